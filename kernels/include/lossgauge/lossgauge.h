@@ -1,0 +1,269 @@
+/* lossgauge: cross-entropy for LLM training that can be read like a gauge. The C ABI of liblossgauge.so.
+ *
+ * Conventions
+ *  1. Every function that can fail returns an lg_code (the numbers of google.rpc.Code; LG_OK is 0). The message of the last
+ *     failure on this thread is lg_last_error(); it names the argument, what was expected and what was got.
+ *  2. Nothing here prints, aborts, throws, installs a signal handler, or blocks on a reader, a device or another process.
+ *  3. Structures of arguments begin with `struct_size`. Fill them with their ..._init function, then set fields: a
+ *     library newer than the caller uses defaults for the fields that the caller does not know.
+ *  4. A function that fails has written no output and no telemetry. Arguments are checked before anything is computed.
+ *  5. `gauge` may be NULL wherever it is an argument of a loss call: no telemetry, the same loss and gradient bits.
+ *  6. lg_gauge_open always yields a usable handle unless an argument is invalid. When the ring cannot be made (no space, no
+ *     permission, a second producer), it returns the reason and a gauge whose telemetry is off; every later call on it succeeds
+ *     and does nothing. Telemetry faults never change a loss, a gradient or a return code of a loss call.
+ *  7. A gauge belongs to the process that opened it. In a forked child its calls do nothing and return LG_FAILED_PRECONDITION.
+ *  8. Loss calls on one gauge may come from several threads at once. lg_gauge_publish and the setters of a step come from one.
+ *  9. Tensors are described by pointer, sizes and strides in elements. No byte outside of them is touched. dtypes are LG_DTYPE_*.
+ * 10. NaN is never a default. A pointer that may be NULL says so.
+ *
+ * Terms (nll_sum, finite rows F, log Z, ...) are those of README.md, "Terms". Lengths in nats, counts in tokens.
+ */
+#ifndef LOSSGAUGE_LOSSGAUGE_H_
+#define LOSSGAUGE_LOSSGAUGE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(LOSSGAUGE_BUILDING) && defined(__GNUC__)
+#define LG_API __attribute__((visibility("default")))
+#else
+#define LG_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum lg_code {
+  LG_OK = 0,
+  LG_INVALID_ARGUMENT = 3,
+  LG_NOT_FOUND = 5,
+  LG_ALREADY_EXISTS = 6, /* another live producer of the same run, attempt and rank */
+  LG_PERMISSION_DENIED = 7,
+  LG_RESOURCE_EXHAUSTED = 8, /* no space for the ring, no memory */
+  LG_FAILED_PRECONDITION = 9, /* closed gauge, forked child, host value during graph capture */
+  LG_OUT_OF_RANGE = 11,
+  LG_UNIMPLEMENTED = 12, /* not in this build, for example CUDA tensors in a CPU build */
+  LG_INTERNAL = 13,
+  LG_UNAVAILABLE = 14 /* the directory or the device cannot be reached */
+} lg_code;
+
+/* Message of the last failure on this thread; "" if there was none. Valid until the next failing call on this thread. */
+LG_API const char* lg_last_error(void);
+/* "0.1.0" */
+LG_API const char* lg_version(void);
+/* Name of the backend variant in use on this machine's CPU: "avx512", "avx2" or "baseline". LOSSGAUGE_CPU_ISA lowers it. */
+LG_API const char* lg_cpu_variant(void);
+
+/* dtypes: values shared with the ring ABI. */
+typedef enum lg_dtype {
+  LG_FP32 = 0,
+  LG_BF16 = 1,
+  LG_FP16 = 2,
+  LG_FP64 = 3, /* scalars only */
+  LG_INT32 = 16,
+  LG_INT64 = 17
+} lg_dtype;
+
+/* ---- gauge ------------------------------------------------------------------------------------------------------------ */
+
+/* The telemetry handle of one rank of one run. Opaque. */
+typedef struct lg_gauge lg_gauge;
+
+/* One parallel axis: number of ranks along it and this rank's index, 0 <= index < size. */
+typedef struct lg_axis_option {
+  int32_t size; /* >= 1; default 1 */
+  int32_t index; /* default 0 */
+} lg_axis_option;
+
+typedef enum lg_gradient_reduction {
+  LG_REDUCTION_OVER_RANKS_UNKNOWN = 0, /* the denominator rule cannot be judged */
+  LG_REDUCTION_OVER_RANKS_SUM = 1,
+  LG_REDUCTION_OVER_RANKS_MEAN = 2 /* DDP and FSDP average */
+} lg_gradient_reduction;
+
+typedef struct lg_gauge_options {
+  size_t struct_size;
+  const char* run; /* stable name across restarts, 1 to 255 bytes; NULL = LOSSGAUGE_RUN, else an error */
+  const char* attempt; /* NULL = from the launcher (LOSSGAUGE_ATTEMPT, torchelastic, Slurm); required if world_size > 1 and none is found */
+  int64_t attempt_start_wall_ns; /* of rank 0, if it was shared between ranks; 0 = this rank's own clock */
+  int32_t rank; /* -1 = RANK or SLURM_PROCID, else 0 if world_size is 1 */
+  int32_t world_size; /* 0 = WORLD_SIZE or SLURM_NTASKS, else 1 */
+  lg_axis_option dp; /* size 0 = world_size / (tp * pp * cp), index derived when all others are 1 */
+  lg_axis_option tp, pp, cp, ep;
+  int32_t has_loss; /* default 1 */
+  int32_t gradient_reduction; /* lg_gradient_reduction */
+  int64_t vocab_size; /* V over all shards; 0 = not known (observe only) */
+  int64_t shard_offset; /* default 0 */
+  int64_t shard_columns; /* 0 = vocab_size - shard_offset */
+  double label_smoothing; /* declared value, for the record */
+  double z_loss_weight;
+  const char* ring_dir; /* NULL = LOSSGAUGE_RING_DIR, else /dev/shm/lossgauge-<uid> */
+  const char* group; /* NULL = the process's; name of a group that may read the ring */
+  const uint8_t* token_bytes; /* UTF-8 bytes of each token, [vocab_size]; copied. NULL = no bits per byte */
+  const char* const* block_names; /* names of counter blocks, at most 8; NULL = {"train", "eval"} */
+  int32_t block_count;
+  int64_t first_step; /* number of the first step to be published; default 0 */
+} lg_gauge_options;
+
+LG_API void lg_gauge_options_init(lg_gauge_options* options);
+/* Opens a gauge (convention 6). *gauge is NULL only after LG_INVALID_ARGUMENT or when no memory is left. */
+LG_API int lg_gauge_open(const lg_gauge_options* options, lg_gauge** gauge);
+/* A clean end: publishes LG_EVENT_END, stops the heartbeat, frees the handle. NULL is allowed. The ring stays for the reader. */
+LG_API int lg_gauge_close(lg_gauge* gauge, const char* reason);
+/* The job failed by its own judgement: as lg_gauge_close, but the run is not shown as finished. */
+LG_API int lg_gauge_abandon(lg_gauge* gauge, const char* reason);
+
+typedef struct lg_gauge_state {
+  size_t struct_size;
+  int32_t telemetry_on;
+  int32_t code; /* why it is off, lg_code */
+  char message[512];
+  char steps_path[512]; /* ring file of step records; "" when off */
+  int64_t next_step;
+  uint64_t published; /* step records since open */
+  uint64_t dropped_calls; /* calls that did nothing: forked child, telemetry off, non-finite clamp of host values */
+  uint64_t ring_bytes;
+} lg_gauge_state;
+LG_API int lg_gauge_get_state(const lg_gauge* gauge, lg_gauge_state* state);
+
+typedef enum lg_phase {
+  LG_TRAIN = 0,
+  LG_WARM_UP = 1, /* loss calls without an explicit block go to block 1 ("eval") and not into the step */
+  LG_EVALUATION = 2, /* likewise */
+  LG_CHECKPOINT = 3,
+  LG_DATA_LOADING = 4,
+  LG_OTHER = 5
+} lg_phase;
+
+/* Phases nest by name, not by stack: begin of an open phase and end of one that is not open are LG_FAILED_PRECONDITION. */
+LG_API int lg_gauge_phase_begin(lg_gauge* gauge, int32_t phase);
+LG_API int lg_gauge_phase_end(lg_gauge* gauge, int32_t phase);
+LG_API int lg_gauge_checkpoint_saved(lg_gauge* gauge, int64_t step, const char* path);
+/* The job goes on after `step`; the next published step is step + 1. `path` may be NULL. */
+LG_API int lg_gauge_resume(lg_gauge* gauge, int64_t step, const char* path);
+LG_API int lg_gauge_evaluation(lg_gauge* gauge, int64_t step, double loss_nats, int64_t tokens);
+LG_API int lg_gauge_note(lg_gauge* gauge, int64_t step, const char* text);
+
+typedef enum lg_scalar {
+  LG_GRAD_NORM = 0, /* the job's own global gradient norm */
+  LG_LEARNING_RATE = 1,
+  LG_DENOMINATOR = 2 /* what the job divided by, when the loss calls returned sums; tokens, > 0 */
+} lg_scalar;
+
+/* Values of the step being built; they go into the next published record and are then forgotten. Any double is legal (a NaN
+ * gradient norm is a finding), except a denominator that is not finite and positive. */
+LG_API int lg_gauge_set_scalar(lg_gauge* gauge, int32_t scalar, double value);
+/* The same from memory that is read at publish, on the publishing stream. dtype LG_FP32 or LG_FP64. */
+LG_API int lg_gauge_set_scalar_pointer(lg_gauge* gauge, int32_t scalar, const void* value, int32_t dtype);
+
+typedef struct lg_reported_loss {
+  size_t struct_size;
+  double value; /* the loss that the trainer logs, nats per token */
+  int32_t dtype; /* lg_dtype it was kept in; default LG_FP32 */
+  int64_t interval; /* steps it averages over, ending with this one; default 1 */
+  double auxiliary; /* declared auxiliary terms contained in value; default 0 */
+} lg_reported_loss;
+LG_API void lg_reported_loss_init(lg_reported_loss* reported);
+LG_API int lg_gauge_set_reported_loss(lg_gauge* gauge, const lg_reported_loss* reported);
+
+/* For jobs that do not use our loss kernels. Adds to the step (`block` -1 = by phase). */
+typedef struct lg_observation {
+  size_t struct_size;
+  int32_t block; /* -1 */
+  double nll_sum; /* nats, over finite_tokens */
+  int64_t tokens; /* positions seen */
+  int64_t unmasked_tokens;
+  int64_t nonfinite_rows; /* rows kept out of nll_sum */
+  double denominator; /* 0 = not given */
+} lg_observation;
+LG_API void lg_observation_init(lg_observation* observation);
+LG_API int lg_gauge_observe(lg_gauge* gauge, const lg_observation* observation);
+
+/* Ends the step: folds the counters into one record for each block that was added to (and always one for block 0), writes the ring,
+ * zeroes the counters, counts the step up. Never waits. `stream` is a cudaStream_t, NULL on the CPU backend. */
+LG_API int lg_gauge_publish(lg_gauge* gauge, void* stream);
+/* Sets the number of the step being built (default: one more than the last). */
+LG_API int lg_gauge_set_step(lg_gauge* gauge, int64_t step);
+
+/* ---- cross-entropy on existing logits ------------------------------------------------------------------------------------ */
+
+typedef enum lg_loss_reduction {
+  LG_MEAN = 0, /* sum / denominator */
+  LG_SUM = 1,
+  LG_NONE = 2 /* per-token losses; upstream is per token */
+} lg_loss_reduction;
+
+/* loss_i = (1-e) * (log Z - z[y]) + e * (log Z - mean over V of z) + lambda * (log Z)^2,  z = softcap(logit_scale * logits),
+ * softcap(x) = c * tanh(x / c). Gradient: (p * (1 + 2 lambda log Z) - (1-e) onehot - e/V) * dz/dlogits * upstream * grad_scale / denominator.
+ * Masked rows (target == ignore_index) are not read and get gradient 0. See README.md "Numerics" for non-finite rows. */
+typedef struct lg_cross_entropy_args {
+  size_t struct_size;
+  /* logits [rows, columns], unit column stride */
+  const void* logits;
+  int32_t logits_dtype; /* LG_FP32, LG_BF16, LG_FP16 */
+  int64_t rows, columns; /* >= 0, >= 1 */
+  int64_t row_stride; /* elements between rows; 0 = columns */
+  int64_t vocab_size; /* real columns, 1 to columns; 0 = columns. The rest is padding: never read, gradient 0 */
+  /* targets [rows] */
+  const void* targets;
+  int32_t target_dtype; /* LG_INT32, LG_INT64 */
+  int64_t target_stride; /* elements; default 1 */
+  int64_t ignore_index; /* default -100 */
+  double label_smoothing; /* e in [0, 1) */
+  double z_loss_weight; /* lambda >= 0; 0 = no work, no change of a bit */
+  double logit_scale; /* default 1, finite, not 0 */
+  double logit_softcap; /* c > 0; 0 = off */
+  /* reduction */
+  int32_t reduction; /* lg_loss_reduction, default LG_MEAN */
+  double denominator; /* tokens; 0 = the number of unmasked rows of this call */
+  const double* denominator_pointer; /* scalar read when the call runs; NULL = use `denominator` */
+  /* outputs, each may be NULL = not wanted, not written */
+  float* losses; /* [rows] objective of each row, unreduced; 0 at masked rows, NaN / +inf at non-finite ones */
+  float* log_z; /* [rows]; 0 at masked rows */
+  float* loss; /* scalar: the reduced objective over finite rows; NaN if a row is non-finite, 0 if no row is unmasked */
+  void* grad_logits; /* [rows, columns] of the logits' dtype; == logits (same stride) means in place */
+  int64_t grad_row_stride; /* elements; 0 = columns */
+  /* upstream gradient, folded in before rounding */
+  const float* upstream; /* NULL = 1 */
+  int64_t upstream_stride; /* 0 = one scalar for all rows; per token otherwise */
+  const float* grad_scale; /* device scalar such as an AMP scale; NULL = 1 */
+  /* telemetry */
+  lg_gauge* gauge; /* may be NULL */
+  int32_t block; /* -1 = by phase: "train", or "eval" during evaluation and warm-up */
+  int64_t position_base; /* position in the step of row 0 */
+  const int64_t* positions; /* [rows] original positions of compacted rows, replaces position_base + i; may be NULL */
+  /* execution */
+  void* stream; /* cudaStream_t; NULL on the CPU */
+  int32_t threads; /* CPU: 0 = all cores; >= 1 */
+} lg_cross_entropy_args;
+
+LG_API void lg_cross_entropy_args_init(lg_cross_entropy_args* args);
+LG_API int lg_cross_entropy(const lg_cross_entropy_args* args);
+
+/* A later upstream gradient. With kept logits (args->logits not overwritten): recomputes args->grad_logits with args->upstream exactly, adding
+ * nothing to the gauge. After an in-place call: use lg_scale_gradient. */
+LG_API int lg_cross_entropy_backward(const lg_cross_entropy_args* args);
+/* grad *= upstream (scalar, or per row with stride): 1 leaves it untouched, a power of two is exact, anything else costs one more rounding;
+ * 0 gives exactly 0, also where the gradient is not finite. */
+typedef struct lg_scale_gradient_args {
+  size_t struct_size;
+  void* grad;
+  int32_t dtype;
+  int64_t rows, columns, row_stride;
+  const float* upstream;
+  int64_t upstream_stride;
+  void* stream;
+  int32_t threads;
+} lg_scale_gradient_args;
+LG_API void lg_scale_gradient_args_init(lg_scale_gradient_args* args);
+LG_API int lg_scale_gradient(const lg_scale_gradient_args* args);
+
+/* Reads the logits once for their signals: no gradient, no loss output. Same arguments; output pointers must be NULL. */
+LG_API int lg_observe_logits(const lg_cross_entropy_args* args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* LOSSGAUGE_LOSSGAUGE_H_ */
