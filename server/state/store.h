@@ -1,0 +1,96 @@
+// State and history in one SQLite file. The drain thread writes: everything of a drain cycle (cursors, totals, steps, incidents, verdict
+// changes, judge states) in one transaction, so that a SIGKILL at any moment loses or doubles nothing that a ring still holds.
+// RPC threads read history through connections of their own.
+#ifndef LOSSGAUGE_SERVER_STATE_STORE_H_
+#define LOSSGAUGE_SERVER_STATE_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/state/snapshot.h"
+
+namespace lossgauge::state {
+
+struct CursorRow {
+  SegmentId segment;
+  std::string run;
+  std::string attempt;
+  std::uint32_t rank = 0;
+  std::uint64_t next_steps_publication = 1;
+  std::uint64_t next_events_publication = 1;
+  bool ended = false;  // everything of it was delivered; kept so that a lingering file is not read again
+  std::string totals;  // serialised by the run book: last cumulative totals seen of each block of this segment
+  TimeNs updated_ns = 0;
+};
+
+struct RunRow {
+  std::string run;
+  std::string state;  // serialised by the run book (totals per rank, attempts, next sequence, checkpoints, ...)
+  std::string judge;  // RunJudge::Save
+  TimeNs updated_ns = 0;
+};
+
+struct StepQuery {
+  std::string run;
+  std::string attempt;  // empty = all
+  std::optional<std::int64_t> first_step;
+  std::optional<std::int64_t> last_step;
+  std::uint64_t after_sequence = 0;
+  int limit = 1000;
+  bool newest_first = false;
+};
+
+// One drain cycle's writes.
+struct Transaction {
+  std::vector<CursorRow> cursors;
+  std::vector<SegmentId> forget_cursors;
+  std::vector<RunRow> runs;
+  std::vector<std::pair<std::string, std::shared_ptr<const StepSummary>>> steps;  // run, summary
+  std::vector<Incident> incidents;  // inserted or replaced by id
+  std::vector<std::pair<std::string, Verdict>> verdicts;  // run, changed verdict
+  std::vector<std::pair<std::string, LedgerEntry>> ledger;
+  bool empty() const {
+    return cursors.empty() && forget_cursors.empty() && runs.empty() && steps.empty() && incidents.empty() && verdicts.empty() && ledger.empty();
+  }
+};
+
+struct StoreOptions {
+  std::string directory;  // created 0750 if absent; empty = in memory (nothing survives)
+  std::uint64_t max_bytes = std::uint64_t{1} << 30;  // oldest steps are dropped beyond it
+  std::int64_t max_age_ns = std::int64_t{7} * 86400 * 1'000'000'000;
+};
+
+class HistoryReader {
+ public:
+  virtual ~HistoryReader() = default;
+  // Rising sequence, or falling if newest_first. Thread-safe.
+  virtual absl::StatusOr<std::vector<StepSummary>> ReadSteps(const StepQuery& query) = 0;
+  virtual absl::StatusOr<std::vector<Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) = 0;
+  virtual absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) = 0;  // newest first
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  // A file that cannot be read as ours (damaged, newer schema) is moved aside, named in the status of `OpenNote()`, and a new one begun.
+  static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
+
+  virtual std::string open_note() const = 0;  // "" or what was found damaged
+  virtual absl::Status Commit(const Transaction& transaction) = 0;
+  virtual absl::StatusOr<std::vector<CursorRow>> LoadCursors() = 0;
+  virtual absl::StatusOr<std::vector<RunRow>> LoadRuns() = 0;
+  virtual absl::StatusOr<std::vector<LedgerEntry>> LoadLedger(const std::string& run) = 0;
+  // Drops steps beyond age and size. Cheap to call; does a bounded amount of work.
+  virtual absl::Status Prune(TimeNs now_ns) = 0;
+  virtual std::uint64_t bytes() const = 0;
+  virtual std::shared_ptr<HistoryReader> reader() = 0;
+};
+
+}  // namespace lossgauge::state
+
+#endif  // LOSSGAUGE_SERVER_STATE_STORE_H_
