@@ -1,38 +1,63 @@
-/* The shared-memory ABI between a training job (producer) and lossgauged (reader). This header is its specification.
+/* The shared-memory ABI between a training job (producer) and lossgauged (reader). This header is its specification;
+ * ring_writer.h and ring_reader.h are its two sides on a host, proto/README.md tells the life of a record.
  *
- * A rank of a run owns one segment: two ring files and a lock file in one directory,
+ * SEGMENT. A rank of a run owns one segment: two ring files and a lock file in one directory,
  *
  *     <key>.steps     ring of step records     (LG_RING_KIND_STEPS,  512 slots of  768 bytes)
  *     <key>.events    ring of event records    (LG_RING_KIND_EVENTS,  64 slots of 1024 bytes)
  *     <key>.lock      empty; the producer holds an fcntl write lock (F_SETLK) on it for as long as it lives
  *
- * where <key> = "<16 hex digits: hash of run>-r<rank>-<32 hex digits: segment id>". Both rings together stay below 512 KiB.
+ * where <key> = "<16 hex digits: hash of run>-r<rank>-<32 hex digits: segment id>". The run's name stands in the header only, so any
+ * name is legal and none is cut. Each producer makes a new segment, so a reader's cursor, keyed by the segment id, can never be applied
+ * to another file's records. Files whose names begin with a dot are the producers' own and no rings.
  *
- * File layout (both kinds): one header of LG_RING_HEADER_BYTES, then slot_count slots of slot_bytes each.
+ * Making one: lock file, created and locked; both files created, their space reserved (posix_fallocate: a full tmpfs is an error
+ * now, not a SIGBUS later); identity written; `ready` stored in .events and then in .steps. Who sees a ready .steps file may open the
+ * other two. The producer removes dead segments of its own run and rank except the newest; a reader that may write removes those that
+ * it has drained. Nobody removes a segment whose lock is held.
+ *
+ * FILE (both kinds): one header of LG_RING_HEADER_BYTES, then slot_count slots of slot_bytes each.
  *
  *     offset 0     lg_ring_header.identity    written once before `ready`, then never again
  *     offset 3584  lg_ring_header.ready       stored last with release: LG_RING_READY. 0 = not ready yet, look again later
  *     offset 3648  lg_ring_header.cursor      own cache line: number of records published so far (release)
- *     offset 3712  lg_ring_header.status      own cache lines: heartbeat and status line, written once a second
+ *     offset 3712  lg_ring_header.status      own cache lines: heartbeat and status line; see lg_ring_status
  *     offset 4096  slot 0, slot 1, ...
  *
  * All integers are little-endian; everything in a slot is a 64-bit word. Publication n (n = 1, 2, ...) goes to slot
- * (n - 1) % slot_count. Word 0 of a slot is its sequence word: 2n - 1 while publication n is being written, 2n when it is whole.
- * The last word is the checksum (lg_ring_checksum) over segment id, sequence word (the even one) and payload words.
+ * (n - 1) % slot_count. Word 0 of a slot is its sequence word: 2n - 1 while publication n is being written, 2n when it is whole; 0 if
+ * the slot was never used. The last word is the checksum (lg_ring_checksum) over segment id, sequence word (the even one) and
+ * payload words. A 64-bit sequence does not wrap in the life of any job: at a million records a second it lasts 290,000 years.
  *
- * Orders.  Host writer: sequence word = 2n - 1 (relaxed); each payload word store-release, so that none can become visible
- * before the odd sequence word; sequence word = 2n store-release; cursor = n store-release.
- *          GPU writer: odd, __threadfence_system(), payload, __threadfence_system(), even, cursor.
- *          Reader: s0 = sequence word load-acquire; each payload word load-acquire, so that the second look at the sequence
- * word cannot move before them; s1 = sequence word (relaxed). The copy is publication n if and only if s0 == s1 == 2n and the
- * checksum matches.  s0 < 2n: not yet written. s0 > 2n: the reader was lapped; publications up to (s0 + 1) / 2 - slot_count are lost.
+ * WRITER. One thread, and the only one that stores into slots and cursor:
+ *     1  slot.word[0] = 2n - 1                         relaxed
+ *     2  slot.word[i] = payload, i = 1 ... last        release each: none can become visible before the odd sequence word
+ *     3  slot.word[0] = 2n                             release: publishes the record
+ *     4  header.cursor = n                             release: who sees n there, sees slot n whole (or overwritten by a newer one)
+ * A GPU writer has no cheap store-release to the host for each word: odd, __threadfence_system(), payload, __threadfence_system(), even,
+ * __threadfence_system(), cursor. It never waits for a reader: a full ring overwrites its oldest slot.
  *
- * The reader maps the file read-only, and every byte is untrusted: sizes are checked against the file's size before use, text is
- * cut at its field's end, a record that does not validate is counted and skipped.
+ * READER. For publication n in slot (n - 1) % slot_count:
+ *     1  s0 = slot.word[0]                             acquire
+ *     2  copy[i] = slot.word[i], i = 1 ... last        acquire each: the look in 3 cannot move before them
+ *     3  s1 = slot.word[0]                             relaxed
+ * The copy is publication n if and only if s0 == s1 == 2n and its checksum matches.
+ *     s0 <  2n      not whole yet. If cursor >= n all the same, the slot was damaged: skip it, count one record lost.
+ *     s0 == 2n - 1  being written; if the producer is dead, torn for ever: count it
+ *     s0 >  2n      lapped: publications up to cursor - slot_count are gone. Count them, go on at the oldest that is left.
+ *     checksum      wrong: skip, count one record lost.
+ * So each publication is delivered once or counted as lost once, and totals stay right across a gap because each record carries them.
  *
- * Changing this file: fields are only appended, into reserved words; LG_RING_ABI_MINOR is raised, and the golden bytes of each released minor stay
- * readable (tests/proto/golden). A reader accepts any minor of its own major: it reads slot_bytes from the header, copies the
- * words it knows, and verifies the checksum over the words that the header announces. Another major is refused, naming both versions.
+ * TRUST. The reader maps the file read-only, and every byte is untrusted: sizes are checked against the file's size before use, text is
+ * cut at its field's end, a record that does not validate is counted and skipped. The checksum guards against torn and mixed-up
+ * records, not against a forger.
+ *
+ * CHANGING THIS FILE. Fields are only appended, into reserved words, or behind the last payload word by raising slot_bytes (the checksum
+ * stays the last word); new values of enumerations may be added; LG_RING_ABI_MINOR is raised; and the golden bytes of each released
+ * minor stay readable (tests/proto/golden). A reader accepts any minor of its own major: it reads slot_bytes from the header, copies
+ * the words it knows, leaves words that an older producer did not write zero, and verifies the checksum over the words that the header
+ * announces. Another major is refused, naming both versions. magic, abi_major, abi_minor, byte_order and ready keep their places in every
+ * major.
  *
  * Compiles as C11, C++17 and CUDA C++. No function here allocates, prints or fails.
  */
@@ -64,6 +89,7 @@
 #define LG_STEP_SLOT_COUNT 512u
 #define LG_EVENT_SLOT_BYTES 1024u
 #define LG_EVENT_SLOT_COUNT 64u
+#define LG_MAX_HEADER_BYTES 65536u
 #define LG_MAX_SLOT_BYTES 4096u
 #define LG_MAX_SLOT_COUNT 65536u
 
@@ -118,7 +144,7 @@ typedef struct lg_ring_identity {
   int64_t created_boot_ns; /* CLOCK_BOOTTIME */
   int64_t created_wall_ns; /* CLOCK_REALTIME, for people */
   int64_t attempt_start_wall_ns; /* of rank 0 where known, else this rank's: attempts are ordered by it */
-  uint32_t producer_pid; /* in the producer's namespace, for people; never used to decide liveness */
+  uint32_t producer_pid; /* in the producer's namespace, for people; never used to decide liveness: the lock is */
   uint32_t producer_uid;
   lg_layout layout;
   double label_smoothing; /* declared, epsilon in [0, 1) */
@@ -128,7 +154,10 @@ typedef struct lg_ring_identity {
   char block_names[LG_BLOCK_COUNT][LG_BLOCK_NAME_BYTES]; /* "train", "eval", ...; empty = unused */
 } lg_ring_identity;
 
-/* What the producer last did, for locating a hang. Each word is stored on its own (relaxed but for heartbeat_boot_ns: release). */
+/* What the producer last did, for locating a hang: host stuck (last_call old, beat fresh), device or collective stuck (published_step
+ * behind enqueued_step), frozen (lock held, beat stale), or a rank that never entered a step its peers are in. Each word is stored on its
+ * own (relaxed but for heartbeat_boot_ns: release), so two of them may be of different moments. It counts in the steps ring; in the
+ * events ring only heartbeat_boot_ns and closed are kept up. */
 typedef struct lg_ring_status {
   int64_t heartbeat_boot_ns; /* CLOCK_BOOTTIME of the last beat of the producer's own thread; one a second */
   int64_t enqueued_step; /* last step handed to publish by the host; -1 = none */
@@ -138,7 +167,7 @@ typedef struct lg_ring_status {
   int64_t last_call_boot_ns;
   uint64_t phase; /* LG_PHASE_* */
   int64_t phase_since_boot_ns;
-  uint64_t closed; /* LG_CLOSE_*: 0 while open */
+  uint64_t closed; /* LG_CLOSE_*: 0 while open; stored (release) after the LG_EVENT_END record */
 } lg_ring_status;
 
 typedef struct lg_ring_header {
@@ -178,8 +207,8 @@ enum {
 
 enum { LG_DTYPE_FP32 = 0, LG_DTYPE_BF16 = 1, LG_DTYPE_FP16 = 2, LG_DTYPE_FP64 = 3 };
 
-/* A step record. Terms are those of README's glossary; sums are over this rank's positions of the step.
- * Everything between `sequence` and `checksum` is payload. */
+/* A step record. Terms are those of README's glossary; sums are over this rank's positions of the step. One step may leave several
+ * records, one for each block that was added to; block 0 always has one. Everything between `sequence` and `checksum` is payload. */
 typedef struct lg_step_record {
   uint64_t sequence; /*   0 */
   uint64_t present; /*   1  LG_HAS_* */
@@ -277,14 +306,165 @@ typedef struct lg_event_record {
   uint64_t checksum; /* 127 */
 } lg_event_record;
 
-LG_RING_ASSERT(sizeof(lg_ring_header) == LG_RING_HEADER_BYTES, "header is one page");
-LG_RING_ASSERT(offsetof(lg_ring_header, ready) == 3584, "ready");
-LG_RING_ASSERT(offsetof(lg_ring_header, cursor) == 3648, "cursor");
-LG_RING_ASSERT(offsetof(lg_ring_header, status) == 3712, "status");
-LG_RING_ASSERT(sizeof(lg_step_record) == LG_STEP_SLOT_BYTES, "step record fills its slot");
-LG_RING_ASSERT(sizeof(lg_event_record) == LG_EVENT_SLOT_BYTES, "event record fills its slot");
-LG_RING_ASSERT(offsetof(lg_step_record, checksum) == 95 * 8, "checksum");
-LG_RING_ASSERT(offsetof(lg_event_record, checksum) == 127 * 8, "checksum");
+/* The layout, field by field: bytes for structures of the header, words of 8 bytes for records. A change that moves a field stops here. */
+#define LG_RING_FIELD(type, field, bytes) LG_RING_ASSERT(offsetof(type, field) == (bytes), "offset of " #type "." #field)
+#define LG_RING_WORD(type, field, words) LG_RING_ASSERT(offsetof(type, field) == 8 * (words), "offset of " #type "." #field)
+
+LG_RING_FIELD(lg_axis, size, 0);
+LG_RING_FIELD(lg_axis, index, 4);
+LG_RING_ASSERT(sizeof(lg_axis) == 8, "size of lg_axis");
+
+LG_RING_FIELD(lg_layout, world_size, 0);
+LG_RING_FIELD(lg_layout, rank, 4);
+LG_RING_FIELD(lg_layout, dp, 8);
+LG_RING_FIELD(lg_layout, tp, 16);
+LG_RING_FIELD(lg_layout, pp, 24);
+LG_RING_FIELD(lg_layout, cp, 32);
+LG_RING_FIELD(lg_layout, ep, 40);
+LG_RING_FIELD(lg_layout, has_loss, 48);
+LG_RING_FIELD(lg_layout, gradient_reduction, 52);
+LG_RING_FIELD(lg_layout, shard_offset, 56);
+LG_RING_FIELD(lg_layout, shard_columns, 64);
+LG_RING_FIELD(lg_layout, vocab_size, 72);
+LG_RING_ASSERT(sizeof(lg_layout) == 80, "size of lg_layout");
+
+LG_RING_FIELD(lg_fixed128, lo, 0);
+LG_RING_FIELD(lg_fixed128, hi, 8);
+LG_RING_ASSERT(sizeof(lg_fixed128) == 16, "size of lg_fixed128");
+
+LG_RING_FIELD(lg_ring_identity, magic, 0);
+LG_RING_FIELD(lg_ring_identity, abi_major, 8);
+LG_RING_FIELD(lg_ring_identity, abi_minor, 12);
+LG_RING_FIELD(lg_ring_identity, byte_order, 16);
+LG_RING_FIELD(lg_ring_identity, kind, 20);
+LG_RING_FIELD(lg_ring_identity, header_bytes, 24);
+LG_RING_FIELD(lg_ring_identity, slot_bytes, 28);
+LG_RING_FIELD(lg_ring_identity, slot_count, 32);
+LG_RING_FIELD(lg_ring_identity, record_words, 36);
+LG_RING_FIELD(lg_ring_identity, segment_id, 40);
+LG_RING_FIELD(lg_ring_identity, boot_id, 56);
+LG_RING_FIELD(lg_ring_identity, created_boot_ns, 72);
+LG_RING_FIELD(lg_ring_identity, created_wall_ns, 80);
+LG_RING_FIELD(lg_ring_identity, attempt_start_wall_ns, 88);
+LG_RING_FIELD(lg_ring_identity, producer_pid, 96);
+LG_RING_FIELD(lg_ring_identity, producer_uid, 100);
+LG_RING_FIELD(lg_ring_identity, layout, 104);
+LG_RING_FIELD(lg_ring_identity, label_smoothing, 184);
+LG_RING_FIELD(lg_ring_identity, z_loss_weight, 192);
+LG_RING_FIELD(lg_ring_identity, run, 200);
+LG_RING_FIELD(lg_ring_identity, attempt, 456);
+LG_RING_FIELD(lg_ring_identity, block_names, 584);
+LG_RING_ASSERT(sizeof(lg_ring_identity) == 840, "size of lg_ring_identity");
+
+LG_RING_FIELD(lg_ring_status, heartbeat_boot_ns, 0);
+LG_RING_FIELD(lg_ring_status, enqueued_step, 8);
+LG_RING_FIELD(lg_ring_status, published_step, 16);
+LG_RING_FIELD(lg_ring_status, entered_step, 24);
+LG_RING_FIELD(lg_ring_status, last_call, 32);
+LG_RING_FIELD(lg_ring_status, last_call_boot_ns, 40);
+LG_RING_FIELD(lg_ring_status, phase, 48);
+LG_RING_FIELD(lg_ring_status, phase_since_boot_ns, 56);
+LG_RING_FIELD(lg_ring_status, closed, 64);
+LG_RING_ASSERT(sizeof(lg_ring_status) == 72, "size of lg_ring_status");
+
+LG_RING_FIELD(lg_ring_header, identity, 0);
+LG_RING_FIELD(lg_ring_header, reserved_identity, 840);
+LG_RING_FIELD(lg_ring_header, ready, 3584);
+LG_RING_FIELD(lg_ring_header, reserved_ready, 3592);
+LG_RING_FIELD(lg_ring_header, cursor, 3648);
+LG_RING_FIELD(lg_ring_header, reserved_cursor, 3656);
+LG_RING_FIELD(lg_ring_header, status, 3712);
+LG_RING_FIELD(lg_ring_header, reserved_status, 3784);
+LG_RING_ASSERT(sizeof(lg_ring_header) == LG_RING_HEADER_BYTES, "the header is one page");
+
+LG_RING_WORD(lg_step_record, sequence, 0);
+LG_RING_WORD(lg_step_record, present, 1);
+LG_RING_WORD(lg_step_record, step, 2);
+LG_RING_WORD(lg_step_record, block, 3);
+LG_RING_WORD(lg_step_record, phase, 4);
+LG_RING_WORD(lg_step_record, boot_ns, 5);
+LG_RING_WORD(lg_step_record, wall_ns, 6);
+LG_RING_WORD(lg_step_record, micro_batches, 7);
+LG_RING_WORD(lg_step_record, tokens, 8);
+LG_RING_WORD(lg_step_record, unmasked_tokens, 9);
+LG_RING_WORD(lg_step_record, finite_tokens, 10);
+LG_RING_WORD(lg_step_record, nonfinite_rows, 11);
+LG_RING_WORD(lg_step_record, bad_targets, 12);
+LG_RING_WORD(lg_step_record, clamped_rows, 13);
+LG_RING_WORD(lg_step_record, nll_sum, 14);
+LG_RING_WORD(lg_step_record, objective_sum, 16);
+LG_RING_WORD(lg_step_record, z_loss_sum, 18);
+LG_RING_WORD(lg_step_record, scored_nll_sum, 20);
+LG_RING_WORD(lg_step_record, target_bytes, 22);
+LG_RING_WORD(lg_step_record, denominator_min, 23);
+LG_RING_WORD(lg_step_record, denominator_max, 24);
+LG_RING_WORD(lg_step_record, log_z_sum, 25);
+LG_RING_WORD(lg_step_record, log_z_sq_sum, 27);
+LG_RING_WORD(lg_step_record, log_z_max, 29);
+LG_RING_WORD(lg_step_record, max_abs_logit, 30);
+LG_RING_WORD(lg_step_record, logit_grad_sq_sum, 31);
+LG_RING_WORD(lg_step_record, nonfinite_grad_rows, 33);
+LG_RING_WORD(lg_step_record, hidden_grad_sq_sum, 34);
+LG_RING_WORD(lg_step_record, head_grad_sq_sum, 36);
+LG_RING_WORD(lg_step_record, grad_norm, 38);
+LG_RING_WORD(lg_step_record, probability_mass, 39);
+LG_RING_WORD(lg_step_record, mass_error_rows, 41);
+LG_RING_WORD(lg_step_record, target_hits, 42);
+LG_RING_WORD(lg_step_record, correct_tokens, 43);
+LG_RING_WORD(lg_step_record, mask_fingerprint, 44);
+LG_RING_WORD(lg_step_record, target_fingerprint, 45);
+LG_RING_WORD(lg_step_record, worst_row_nll, 46);
+LG_RING_WORD(lg_step_record, worst_row_position, 47);
+LG_RING_WORD(lg_step_record, worst_row_target, 48);
+LG_RING_WORD(lg_step_record, worst_logit_position, 49);
+LG_RING_WORD(lg_step_record, worst_logit_column, 50);
+LG_RING_WORD(lg_step_record, first_nonfinite_row, 51);
+LG_RING_WORD(lg_step_record, reported_loss, 52);
+LG_RING_WORD(lg_step_record, reported_loss_auxiliary, 53);
+LG_RING_WORD(lg_step_record, reported_loss_dtype, 54);
+LG_RING_WORD(lg_step_record, reported_loss_interval, 55);
+LG_RING_WORD(lg_step_record, learning_rate, 56);
+LG_RING_WORD(lg_step_record, exchange_bad_rows, 57);
+LG_RING_WORD(lg_step_record, exchange_bad_sender, 58);
+LG_RING_WORD(lg_step_record, total_steps, 59);
+LG_RING_WORD(lg_step_record, total_tokens, 60);
+LG_RING_WORD(lg_step_record, total_unmasked_tokens, 61);
+LG_RING_WORD(lg_step_record, total_finite_tokens, 62);
+LG_RING_WORD(lg_step_record, total_nonfinite_rows, 63);
+LG_RING_WORD(lg_step_record, total_bad_targets, 64);
+LG_RING_WORD(lg_step_record, total_target_bytes, 65);
+LG_RING_WORD(lg_step_record, total_nonfinite_grad_rows, 66);
+LG_RING_WORD(lg_step_record, total_nll_sum, 67);
+LG_RING_WORD(lg_step_record, total_scored_nll_sum, 69);
+LG_RING_WORD(lg_step_record, total_z_loss_sum, 71);
+LG_RING_WORD(lg_step_record, total_correct_tokens, 73);
+LG_RING_WORD(lg_step_record, total_clamped_rows, 74);
+LG_RING_WORD(lg_step_record, total_mass_error_rows, 75);
+LG_RING_WORD(lg_step_record, total_nonfinite_steps, 76);
+LG_RING_WORD(lg_step_record, reserved, 77);
+LG_RING_WORD(lg_step_record, checksum, 95);
+LG_RING_ASSERT(sizeof(lg_step_record) == LG_STEP_SLOT_BYTES, "a step record fills its slot");
+
+LG_RING_WORD(lg_event_record, sequence, 0);
+LG_RING_WORD(lg_event_record, kind, 1);
+LG_RING_WORD(lg_event_record, step, 2);
+LG_RING_WORD(lg_event_record, boot_ns, 3);
+LG_RING_WORD(lg_event_record, wall_ns, 4);
+LG_RING_WORD(lg_event_record, phase, 5);
+LG_RING_WORD(lg_event_record, value, 6);
+LG_RING_WORD(lg_event_record, count, 7);
+LG_RING_WORD(lg_event_record, text_bytes, 8);
+LG_RING_WORD(lg_event_record, text, 9);
+LG_RING_WORD(lg_event_record, reserved, 126);
+LG_RING_WORD(lg_event_record, checksum, 127);
+LG_RING_ASSERT(sizeof(lg_event_record) == LG_EVENT_SLOT_BYTES, "an event record fills its slot");
+
+#undef LG_RING_FIELD
+#undef LG_RING_WORD
+
+LG_RING_ASSERT(LG_RING_HEADER_BYTES + LG_STEP_SLOT_BYTES * LG_STEP_SLOT_COUNT + LG_RING_HEADER_BYTES +
+                       LG_EVENT_SLOT_BYTES * LG_EVENT_SLOT_COUNT <= 512u * 1024u,
+               "both rings of a rank stay within 512 KiB");
 
 /* Finaliser of splitmix64: every input bit reaches every output bit. */
 LG_RING_FN uint64_t lg_ring_mix(uint64_t x) {
