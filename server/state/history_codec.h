@@ -1,0 +1,26 @@
+// Rows of the history as bytes. Each begins with a version; a decoder refuses versions that it does not know.
+#ifndef LOSSGAUGE_SERVER_STATE_HISTORY_CODEC_H_
+#define LOSSGAUGE_SERVER_STATE_HISTORY_CODEC_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/state/incident.h"
+#include "server/state/joined_step.h"
+#include "server/state/verdict.h"
+
+namespace lossgauge::state {
+
+std::string EncodeStep(const StepSummary& step);
+std::optional<StepSummary> DecodeStep(std::string_view bytes);
+
+std::string EncodeIncident(const Incident& incident);
+std::optional<Incident> DecodeIncident(std::string_view bytes);
+
+std::string EncodeVerdict(const Verdict& verdict);
+std::optional<Verdict> DecodeVerdict(std::string_view bytes);
+
+}  // namespace lossgauge::state
+
+#endif  // LOSSGAUGE_SERVER_STATE_HISTORY_CODEC_H_

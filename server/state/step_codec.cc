@@ -1,0 +1,130 @@
+#include "server/state/history_codec.h"
+
+#include <array>
+
+#include "server/state/byte_codec.h"
+
+namespace lossgauge::state {
+namespace {
+
+constexpr std::uint64_t kVersion = 1;
+
+using OptionalField = std::optional<double> StepSummary::*;
+// Order is part of the format: append only.
+constexpr std::array<OptionalField, 16> kOptionals = {
+    &StepSummary::loss_nats,       &StepSummary::perplexity,      &StepSummary::bits_per_byte,      &StepSummary::grad_norm,
+    &StepSummary::logit_grad_norm, &StepSummary::max_abs_logit,   &StepSummary::log_z_mean_nats,    &StepSummary::log_z_max_nats,
+    &StepSummary::z_loss_nats,     &StepSummary::objective_nats,  &StepSummary::learning_rate,      &StepSummary::reported_loss_nats,
+    &StepSummary::accuracy,        &StepSummary::step_seconds,    &StepSummary::denominator_min,    &StepSummary::denominator_max,
+};
+
+using CountField = std::uint64_t StepSummary::*;
+constexpr std::array<CountField, 8> kCounts = {
+    &StepSummary::tokens,      &StepSummary::unmasked_tokens, &StepSummary::finite_tokens, &StepSummary::nonfinite_rows,
+    &StepSummary::nonfinite_grad_rows, &StepSummary::bad_targets, &StepSummary::micro_batches, &StepSummary::target_bytes,
+};
+
+using PlaceField = std::optional<Place> StepSummary::*;
+constexpr std::array<PlaceField, 3> kPlaces = {&StepSummary::worst_row, &StepSummary::worst_logit, &StepSummary::first_nonfinite_row};
+
+using RankField = std::optional<double> RankSummary::*;
+constexpr std::array<RankField, 3> kRankOptionals = {&RankSummary::loss_nats, &RankSummary::grad_norm, &RankSummary::max_abs_logit};
+
+template <typename T, std::size_t N>
+void PutOptionals(ByteWriter& out, const T& owner, const std::array<std::optional<double> T::*, N>& fields) {
+  std::uint64_t present = 0;
+  for (std::size_t i = 0; i < N; ++i) {
+    if (owner.*fields[i]) present |= std::uint64_t{1} << i;
+  }
+  out.U64(present);
+  for (const auto field : fields) {
+    if (owner.*field) out.F64(*(owner.*field));
+  }
+}
+
+template <typename T, std::size_t N>
+void GetOptionals(ByteReader& in, T& owner, const std::array<std::optional<double> T::*, N>& fields) {
+  const std::uint64_t present = in.U64();
+  for (std::size_t i = 0; i < N; ++i) {
+    if (present >> i & 1) owner.*fields[i] = in.F64();
+  }
+}
+
+}  // namespace
+
+std::string EncodeStep(const StepSummary& step) {
+  ByteWriter out;
+  out.U64(kVersion);
+  out.U64(step.sequence);
+  out.String(step.attempt);
+  out.I64(step.step);
+  out.I64(step.receive_time_ns);
+  out.I64(step.publish_time_ns);
+  out.U64(step.ranks);
+  out.U64(step.missing_ranks.size());
+  for (const auto rank : step.missing_ranks) out.U64(rank);
+  out.Bool(step.complete);
+  PutOptionals(out, step, kOptionals);
+  for (const auto field : kCounts) out.U64(step.*field);
+  out.Fixed64(step.target_fingerprint);
+  out.Fixed64(step.mask_fingerprint);
+  for (const auto field : kPlaces) {
+    const auto& place = step.*field;
+    out.Bool(place.has_value());
+    if (!place) continue;
+    out.U64(place->rank);
+    out.I64(place->position);
+    out.I64(place->token);
+    out.F64(place->value);
+  }
+  out.U64(step.rank_steps.size());
+  for (const auto& rank : step.rank_steps) {
+    out.U64(rank.rank);
+    PutOptionals(out, rank, kRankOptionals);
+    out.U64(rank.unmasked_tokens);
+    out.U64(rank.nonfinite_rows);
+    out.U64(rank.lost_before);
+  }
+  return out.Take();
+}
+
+std::optional<StepSummary> DecodeStep(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.U64() != kVersion) return std::nullopt;
+  StepSummary step;
+  step.sequence = in.U64();
+  step.attempt = in.String();
+  step.step = in.I64();
+  step.receive_time_ns = in.I64();
+  step.publish_time_ns = in.I64();
+  step.ranks = static_cast<std::uint32_t>(in.U64());
+  step.missing_ranks.resize(in.Count());
+  for (auto& rank : step.missing_ranks) rank = static_cast<std::uint32_t>(in.U64());
+  step.complete = in.Bool();
+  GetOptionals(in, step, kOptionals);
+  for (const auto field : kCounts) step.*field = in.U64();
+  step.target_fingerprint = in.Fixed64();
+  step.mask_fingerprint = in.Fixed64();
+  for (const auto field : kPlaces) {
+    if (!in.Bool()) continue;
+    Place place;
+    place.rank = static_cast<std::uint32_t>(in.U64());
+    place.position = in.I64();
+    place.token = in.I64();
+    place.value = in.F64();
+    step.*field = place;
+  }
+  const std::size_t ranks = in.Count();
+  for (std::size_t i = 0; i < ranks && in.ok(); ++i) {
+    RankSummary& rank = step.rank_steps.emplace_back();
+    rank.rank = static_cast<std::uint32_t>(in.U64());
+    GetOptionals(in, rank, kRankOptionals);
+    rank.unmasked_tokens = in.U64();
+    rank.nonfinite_rows = in.U64();
+    rank.lost_before = in.U64();
+  }
+  if (!in.ok() || !in.at_end()) return std::nullopt;
+  return step;
+}
+
+}  // namespace lossgauge::state

@@ -1,0 +1,299 @@
+#include "server/state/store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <unordered_map>
+
+#include "absl/strings/str_cat.h"
+#include "server/state/history_codec.h"
+#include "server/state/store_read.h"
+#include "server/state/store_schema.h"
+
+namespace lossgauge::state {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kPruneBatch = 20'000;
+constexpr int kKeptVerdicts = 10'000;   // per run
+constexpr int kKeptIncidents = 10'000;  // per run, resolved ones
+
+class SqliteStore final : public Store {
+ public:
+  SqliteStore(Database database, std::string path, std::string note, std::string owned_directory, const StoreOptions& options)
+      : database_(std::move(database)), path_(std::move(path)), note_(std::move(note)), owned_directory_(std::move(owned_directory)),
+        options_(options) {}
+  ~SqliteStore() override {
+    statements_ = {};
+    database_.reset();
+    if (!owned_directory_.empty()) {
+      std::error_code ignored;
+      fs::remove_all(owned_directory_, ignored);
+    }
+  }
+
+  absl::Status Prepare();
+  std::string open_note() const override { return note_; }
+  absl::Status Commit(const Transaction& transaction) override;
+  absl::StatusOr<std::vector<CursorRow>> LoadCursors() override;
+  absl::StatusOr<std::vector<RunRow>> LoadRuns() override;
+  absl::StatusOr<std::vector<LedgerEntry>> LoadLedger(const std::string& run) override;
+  absl::Status Prune(TimeNs now_ns) override;
+  std::uint64_t bytes() const override;
+  std::shared_ptr<HistoryReader> reader() override { return MakeHistoryReader(path_); }
+
+ private:
+  absl::Status Apply(const Transaction& transaction);
+  absl::StatusOr<std::int64_t> RunId(const std::string& run);
+
+  struct Statements {
+    Statement put_cursor, drop_cursor, add_run, get_run, put_run, put_step, put_incident, put_verdict, put_ledger;
+    Statement prune_age, prune_size, prune_verdicts, prune_incidents, page_count, free_count, page_size;
+  };
+
+  Database database_;
+  std::string path_;
+  std::string note_;
+  std::string owned_directory_;
+  StoreOptions options_;
+  Statements statements_;
+  std::unordered_map<std::string, std::int64_t> run_ids_;
+};
+
+absl::Status SqliteStore::Prepare() {
+  const std::pair<Statement*, const char*> wanted[] = {
+      {&statements_.put_cursor, "INSERT OR REPLACE INTO cursors VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9)"},
+      {&statements_.drop_cursor, "DELETE FROM cursors WHERE segment=?1"},
+      {&statements_.add_run, "INSERT OR IGNORE INTO runs(name) VALUES(?1)"},
+      {&statements_.get_run, "SELECT id FROM runs WHERE name=?1"},
+      {&statements_.put_run, "UPDATE runs SET state=?2, judge=?3, updated_ns=?4 WHERE id=?1"},
+      {&statements_.put_step, "INSERT OR REPLACE INTO steps VALUES(?1,?2,?3,?4,?5)"},
+      {&statements_.put_incident, "INSERT OR REPLACE INTO incidents VALUES(?1,?2,?3,?4,?5)"},
+      {&statements_.put_verdict, "INSERT INTO verdicts(run_id,data) VALUES(?1,?2)"},
+      {&statements_.put_ledger, "INSERT INTO ledger(run_id,action,actor,comment,attempt,time_ns) VALUES(?1,?2,?3,?4,?5,?6)"},
+      // A run's sequences rise with receive time, so its oldest rows are its first: the scan stops at the first young one.
+      {&statements_.prune_age,
+       "DELETE FROM steps WHERE run_id=?1 AND receive_ns<?2 AND sequence<(SELECT min(sequence) FROM steps WHERE run_id=?1)+?3"},
+      {&statements_.prune_size, "DELETE FROM steps WHERE run_id=?1 AND sequence<(SELECT min(sequence) FROM steps WHERE run_id=?1)+?2"},
+      {&statements_.prune_verdicts,
+       "DELETE FROM verdicts WHERE run_id=?1 AND id<=(SELECT id FROM verdicts WHERE run_id=?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"},
+      {&statements_.prune_incidents,
+       "DELETE FROM incidents WHERE run_id=?1 AND open=0 AND onset_ns<=(SELECT onset_ns FROM incidents WHERE run_id=?1 AND open=0 ORDER "
+       "BY onset_ns DESC LIMIT 1 OFFSET ?2)"},
+      {&statements_.page_count, "PRAGMA page_count"},
+      {&statements_.free_count, "PRAGMA freelist_count"},
+      {&statements_.page_size, "PRAGMA page_size"},
+  };
+  for (const auto& [statement, sql] : wanted) {
+    auto prepared = Statement::Prepare(database_.get(), sql);
+    if (!prepared.ok()) return prepared.status();
+    *statement = *std::move(prepared);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> SqliteStore::RunId(const std::string& run) {
+  if (const auto it = run_ids_.find(run); it != run_ids_.end()) return it->second;
+  if (auto status = statements_.add_run.Text(1, run).Run(); !status.ok()) return status;
+  const auto row = statements_.get_run.Text(1, run).Next();
+  if (!row.ok()) return row.status();
+  const std::int64_t id = statements_.get_run.ColumnInt(0);
+  statements_.get_run.Reset();
+  run_ids_.emplace(run, id);
+  return id;
+}
+
+absl::Status SqliteStore::Commit(const Transaction& transaction) {
+  if (transaction.empty()) return absl::OkStatus();
+  if (auto status = Execute(database_.get(), "BEGIN IMMEDIATE"); !status.ok()) return status;
+  absl::Status status = Apply(transaction);
+  if (status.ok()) status = Execute(database_.get(), "COMMIT");
+  if (!status.ok()) {
+    // SQLite may already have rolled back by itself (disk full); a second rollback then fails, harmlessly.
+    if (sqlite3_get_autocommit(database_.get()) == 0) (void)Execute(database_.get(), "ROLLBACK");
+    run_ids_.clear();
+  }
+  return status;
+}
+
+absl::Status SqliteStore::Apply(const Transaction& transaction) {
+  for (const auto& row : transaction.runs) {
+    const auto id = RunId(row.run);
+    if (!id.ok()) return id.status();
+    if (auto s = statements_.put_run.Int(1, *id).Blob(2, row.state).Blob(3, row.judge).Int(4, row.updated_ns).Run(); !s.ok()) return s;
+  }
+  for (const auto& row : transaction.cursors) {
+    const std::string key = row.segment.Hex();
+    auto s = statements_.put_cursor.Blob(1, key).Text(2, row.run).Text(3, row.attempt).Int(4, row.rank)
+                 .Int(5, static_cast<std::int64_t>(row.next_steps_publication))
+                 .Int(6, static_cast<std::int64_t>(row.next_events_publication))
+                 .Int(7, row.ended).Blob(8, row.totals).Int(9, row.updated_ns).Run();
+    if (!s.ok()) return s;
+  }
+  for (const auto& segment : transaction.forget_cursors) {
+    const std::string key = segment.Hex();
+    if (auto s = statements_.drop_cursor.Blob(1, key).Run(); !s.ok()) return s;
+  }
+  for (const auto& [run, step] : transaction.steps) {
+    const auto id = RunId(run);
+    if (!id.ok()) return id.status();
+    const std::string data = EncodeStep(*step);
+    auto s = statements_.put_step.Int(1, *id).Int(2, static_cast<std::int64_t>(step->sequence)).Int(3, step->step)
+                 .Int(4, step->receive_time_ns).Blob(5, data).Run();
+    if (!s.ok()) return s;
+  }
+  for (const auto& incident : transaction.incidents) {
+    const auto id = RunId(incident.run);
+    if (!id.ok()) return id.status();
+    const std::string data = EncodeIncident(incident);
+    auto s = statements_.put_incident.Text(1, incident.id).Int(2, *id).Int(3, incident.open).Int(4, incident.onset_time_ns)
+                 .Blob(5, data).Run();
+    if (!s.ok()) return s;
+  }
+  for (const auto& [run, verdict] : transaction.verdicts) {
+    const auto id = RunId(run);
+    if (!id.ok()) return id.status();
+    const std::string data = EncodeVerdict(verdict);
+    if (auto s = statements_.put_verdict.Int(1, *id).Blob(2, data).Run(); !s.ok()) return s;
+  }
+  for (const auto& [run, entry] : transaction.ledger) {
+    const auto id = RunId(run);
+    if (!id.ok()) return id.status();
+    auto s = statements_.put_ledger.Int(1, *id).Int(2, static_cast<int>(entry.action)).Text(3, entry.actor).Text(4, entry.comment)
+                 .Text(5, entry.attempt).Int(6, entry.time_ns).Run();
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<CursorRow>> SqliteStore::LoadCursors() {
+  auto statement = Statement::Prepare(database_.get(), "SELECT * FROM cursors");
+  if (!statement.ok()) return statement.status();
+  std::vector<CursorRow> rows;
+  for (auto more = statement->Next();; more = statement->Next()) {
+    if (!more.ok()) return more.status();
+    if (!*more) return rows;
+    const std::string key(statement->ColumnBytes(0));
+    if (key.size() != 32) continue;
+    CursorRow& row = rows.emplace_back();
+    row.segment.words[0] = std::strtoull(key.substr(0, 16).c_str(), nullptr, 16);
+    row.segment.words[1] = std::strtoull(key.substr(16).c_str(), nullptr, 16);
+    row.run = statement->ColumnBytes(1);
+    row.attempt = statement->ColumnBytes(2);
+    row.rank = static_cast<std::uint32_t>(statement->ColumnInt(3));
+    row.next_steps_publication = static_cast<std::uint64_t>(statement->ColumnInt(4));
+    row.next_events_publication = static_cast<std::uint64_t>(statement->ColumnInt(5));
+    row.ended = statement->ColumnInt(6) != 0;
+    row.totals = statement->ColumnBytes(7);
+    row.updated_ns = statement->ColumnInt(8);
+  }
+}
+
+absl::StatusOr<std::vector<RunRow>> SqliteStore::LoadRuns() {
+  auto statement = Statement::Prepare(database_.get(), "SELECT name,state,judge,updated_ns FROM runs ORDER BY name");
+  if (!statement.ok()) return statement.status();
+  std::vector<RunRow> rows;
+  for (auto more = statement->Next();; more = statement->Next()) {
+    if (!more.ok()) return more.status();
+    if (!*more) return rows;
+    RunRow& row = rows.emplace_back();
+    row.run = statement->ColumnBytes(0);
+    row.state = statement->ColumnBytes(1);
+    row.judge = statement->ColumnBytes(2);
+    row.updated_ns = statement->ColumnInt(3);
+  }
+}
+
+absl::StatusOr<std::vector<LedgerEntry>> SqliteStore::LoadLedger(const std::string& run) {
+  auto statement = Statement::Prepare(
+      database_.get(),
+      "SELECT action,actor,comment,attempt,time_ns FROM ledger WHERE run_id=(SELECT id FROM runs WHERE name=?1) ORDER BY id");
+  if (!statement.ok()) return statement.status();
+  statement->Text(1, run);
+  std::vector<LedgerEntry> entries;
+  for (auto more = statement->Next();; more = statement->Next()) {
+    if (!more.ok()) return more.status();
+    if (!*more) return entries;
+    const std::int64_t action = statement->ColumnInt(0);
+    if (action < 1 || action > 5) continue;
+    LedgerEntry& entry = entries.emplace_back();
+    entry.action = static_cast<Action>(action);
+    entry.actor = statement->ColumnBytes(1);
+    entry.comment = statement->ColumnBytes(2);
+    entry.attempt = statement->ColumnBytes(3);
+    entry.time_ns = statement->ColumnInt(4);
+  }
+}
+
+std::uint64_t SqliteStore::bytes() const {
+  auto& s = const_cast<Statements&>(statements_);
+  const auto read = [](Statement& statement) {
+    const auto row = statement.Next();
+    const std::int64_t value = row.ok() && *row ? statement.ColumnInt(0) : 0;
+    statement.Reset();
+    return static_cast<std::uint64_t>(value);
+  };
+  return (read(s.page_count) - read(s.free_count)) * read(s.page_size);
+}
+
+absl::Status SqliteStore::Prune(TimeNs now_ns) {
+  auto ids = Statement::Prepare(database_.get(), "SELECT id FROM runs");
+  if (!ids.ok()) return ids.status();
+  std::vector<std::int64_t> runs;
+  for (auto more = ids->Next(); more.ok() && *more; more = ids->Next()) runs.push_back(ids->ColumnInt(0));
+  ids->Reset();
+  if (auto status = Execute(database_.get(), "BEGIN IMMEDIATE"); !status.ok()) return status;
+  absl::Status status;
+  const bool too_big = bytes() > options_.max_bytes;
+  for (const std::int64_t id : runs) {
+    if (status.ok()) status = statements_.prune_age.Int(1, id).Int(2, now_ns - options_.max_age_ns).Int(3, kPruneBatch).Run();
+    if (status.ok() && too_big) status = statements_.prune_size.Int(1, id).Int(2, kPruneBatch).Run();
+    if (status.ok()) status = statements_.prune_verdicts.Int(1, id).Int(2, kKeptVerdicts).Run();
+    if (status.ok()) status = statements_.prune_incidents.Int(1, id).Int(2, kKeptIncidents).Run();
+  }
+  if (status.ok()) return Execute(database_.get(), "COMMIT");
+  if (sqlite3_get_autocommit(database_.get()) == 0) (void)Execute(database_.get(), "ROLLBACK");
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+  std::string directory = options.directory;
+  std::string owned;
+  if (directory.empty()) {
+    std::string pattern = absl::StrCat(fs::temp_directory_path().string(), "/lossgauge-state-XXXXXX");
+    if (mkdtemp(pattern.data()) == nullptr) {
+      return absl::UnavailableError(absl::StrCat("cannot make a temporary state directory ", pattern, ": ", std::strerror(errno)));
+    }
+    directory = owned = pattern;
+  } else {
+    std::error_code error;
+    const bool made = fs::create_directories(directory, error);
+    if (error) return absl::UnavailableError(absl::StrCat("cannot create --state_dir ", directory, ": ", error.message()));
+    if (made) (void)chmod(directory.c_str(), 0750);
+    if (access(directory.c_str(), W_OK | X_OK) != 0) {
+      return absl::PermissionDeniedError(absl::StrCat("--state_dir ", directory, " cannot be written by uid ", geteuid(), ": ", std::strerror(errno)));
+    }
+  }
+  const std::string path = directory + "/lossgauge.db";
+  auto database = OpenForWriting(path);
+  std::string note;
+  if (absl::IsDataLoss(database.status())) {
+    const std::string aside = absl::StrCat(path, ".unreadable");
+    for (const char* suffix : {"", "-wal", "-shm"}) (void)std::rename((path + suffix).c_str(), (aside + suffix).c_str());
+    note = absl::StrCat(path, " could not be read (", std::string(database.status().message()), "); moved to ", aside, ", starting empty");
+    database = OpenForWriting(path);
+  }
+  if (!database.ok()) return database.status();
+  auto store = std::make_unique<SqliteStore>(*std::move(database), path, std::move(note), std::move(owned), options);
+  if (auto status = store->Prepare(); !status.ok()) return status;
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace lossgauge::state

@@ -1,0 +1,232 @@
+#include "server/state/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "server/state/history_codec.h"
+
+namespace lossgauge::state {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "store_test_XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+  std::unique_ptr<Store> Open() {
+    auto store = Store::Open({.directory = directory_});
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+  std::string File() const { return directory_ + "/lossgauge.db"; }
+  std::string directory_;
+};
+
+StepSummary FullStep(std::uint64_t sequence, std::int64_t step, const std::string& attempt = "a1") {
+  StepSummary s;
+  s.sequence = sequence;
+  s.attempt = attempt;
+  s.step = step;
+  s.receive_time_ns = 1'000 + static_cast<std::int64_t>(sequence);
+  s.ranks = 2;
+  s.missing_ranks = {1, 70000};
+  s.complete = false;
+  s.loss_nats = 2.25;
+  s.denominator_max = 17;
+  s.tokens = std::uint64_t{1} << 63;
+  s.target_fingerprint = ~std::uint64_t{0};
+  s.worst_row = Place{1, 5, -1, 9.5};
+  s.rank_steps = {RankSummary{.rank = 0, .loss_nats = 2.0, .unmasked_tokens = 3}, RankSummary{.rank = 1, .grad_norm = 0.5, .lost_before = 9}};
+  return s;
+}
+
+Transaction WithSteps(const std::string& run, std::uint64_t first, std::uint64_t count, const std::string& attempt = "a1",
+                      std::int64_t step_offset = 0) {
+  Transaction t;
+  for (std::uint64_t i = first; i < first + count; ++i) {
+    t.steps.emplace_back(run, std::make_shared<StepSummary>(FullStep(i, static_cast<std::int64_t>(i) + step_offset, attempt)));
+  }
+  return t;
+}
+
+TEST(HistoryCodec, GivesEveryFieldOfAStepBackAndKeepsAbsentOnesAbsent) {
+  const StepSummary in = FullStep(7, -1);
+  const auto out = DecodeStep(EncodeStep(in));
+  ASSERT_TRUE(out);
+  EXPECT_EQ(EncodeStep(*out), EncodeStep(in));
+  EXPECT_EQ(out->step, -1);
+  EXPECT_EQ(out->loss_nats, 2.25);
+  EXPECT_FALSE(out->perplexity);
+  EXPECT_EQ(out->missing_ranks, in.missing_ranks);
+  EXPECT_EQ(out->tokens, in.tokens);
+  EXPECT_EQ(out->worst_row->value, 9.5);
+  EXPECT_FALSE(out->worst_logit);
+  EXPECT_EQ(out->rank_steps[1].lost_before, 9u);
+}
+
+TEST(HistoryCodec, RefusesEveryTruncationOfAStepAnIncidentAndAVerdict) {
+  Incident incident{.id = "x-1", .run = "r", .condition = Condition::kIntegrity, .kind = "mass", .evidence = {{"sum", 1, "tokens", ""}}};
+  incident.acknowledged = Acknowledgement{"me", "seen", 4};
+  Verdict verdict{.action = Action::kRestart, .reason = "why", .reason_codes = {"nonfinite"}};
+  verdict.resume_point = ResumePoint{10, "/c"};
+  const std::string step = EncodeStep(FullStep(1, 1)), i = EncodeIncident(incident), v = EncodeVerdict(verdict);
+  EXPECT_EQ(EncodeIncident(*DecodeIncident(i)), i);
+  EXPECT_EQ(EncodeVerdict(*DecodeVerdict(v)), v);
+  for (std::size_t n = 0; n < step.size(); ++n) EXPECT_FALSE(DecodeStep(step.substr(0, n))) << n;
+  for (std::size_t n = 0; n < i.size(); ++n) EXPECT_FALSE(DecodeIncident(i.substr(0, n))) << n;
+  for (std::size_t n = 0; n < v.size(); ++n) EXPECT_FALSE(DecodeVerdict(v.substr(0, n))) << n;
+  EXPECT_FALSE(DecodeStep(step + "x"));
+}
+
+TEST_F(StoreTest, KeepsCursorsRunsAndLedgerOverAReopening) {
+  {
+    auto store = Open();
+    Transaction t;
+    t.cursors.push_back({.segment = {{1, 2}}, .run = "r", .attempt = "a", .rank = 3, .next_steps_publication = 9, .ended = true, .totals = "tt"});
+    t.runs.push_back({.run = "r", .state = std::string("s\0s", 3), .judge = "j", .updated_ns = 5});
+    t.ledger.emplace_back("r", LedgerEntry{Action::kRestart, "slurm", "requeued", "a", 77});
+    ASSERT_TRUE(store->Commit(t).ok());
+  }
+  auto store = Open();
+  const auto cursors = *store->LoadCursors();
+  ASSERT_EQ(cursors.size(), 1u);
+  EXPECT_EQ(cursors[0].segment, (SegmentId{{1, 2}}));
+  EXPECT_EQ(cursors[0].next_steps_publication, 9u);
+  EXPECT_TRUE(cursors[0].ended);
+  EXPECT_EQ(cursors[0].totals, "tt");
+  const auto runs = *store->LoadRuns();
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].state, std::string("s\0s", 3));
+  const auto ledger = *store->LoadLedger("r");
+  ASSERT_EQ(ledger.size(), 1u);
+  EXPECT_EQ(ledger[0].action, Action::kRestart);
+  EXPECT_EQ(ledger[0].comment, "requeued");
+}
+
+TEST_F(StoreTest, ReadsStepsBySequenceByStepByAttemptAndNewestFirst) {
+  auto store = Open();
+  ASSERT_TRUE(store->Commit(WithSteps("r", 1, 100)).ok());
+  ASSERT_TRUE(store->Commit(WithSteps("r", 101, 50, "a2", -60)).ok());  // goes back to step 41
+  ASSERT_TRUE(store->Commit(WithSteps("other", 1, 5)).ok());
+  auto reader = store->reader();
+  const auto tail = *reader->ReadSteps({.run = "r", .limit = 2, .newest_first = true});
+  ASSERT_EQ(tail.size(), 2u);
+  EXPECT_EQ(tail[0].sequence, 150u);
+  EXPECT_EQ(reader->ReadSteps({.run = "r", .after_sequence = 148})->size(), 2u);
+  const auto both = *reader->ReadSteps({.run = "r", .first_step = 41, .last_step = 42});
+  ASSERT_EQ(both.size(), 4u);
+  EXPECT_EQ(both[0].attempt, "a1");
+  EXPECT_EQ(both[3].attempt, "a2");
+  EXPECT_EQ(reader->ReadSteps({.run = "r", .attempt = "a2", .first_step = 41, .last_step = 42})->size(), 2u);
+  EXPECT_EQ(reader->ReadSteps({.run = "nobody"})->size(), 0u);
+}
+
+TEST_F(StoreTest, ReplacesAnIncidentByItsIdAndListsVerdictsNewestFirst) {
+  auto store = Open();
+  Transaction t;
+  t.incidents.push_back({.id = "i-1", .run = "r", .condition = Condition::kStall, .open = true, .onset_time_ns = 1});
+  t.verdicts.emplace_back("r", Verdict{.action = Action::kWatch, .reason = "first"});
+  ASSERT_TRUE(store->Commit(t).ok());
+  t = {};
+  t.incidents.push_back({.id = "i-1", .run = "r", .condition = Condition::kStall, .open = false, .onset_time_ns = 1});
+  t.verdicts.emplace_back("r", Verdict{.action = Action::kContinue, .reason = "second"});
+  ASSERT_TRUE(store->Commit(t).ok());
+  auto reader = store->reader();
+  EXPECT_EQ(reader->ReadIncidents("r", true, 10, 0)->size(), 0u);
+  ASSERT_EQ(reader->ReadIncidents("r", false, 10, 0)->size(), 1u);
+  const auto verdicts = *reader->ReadVerdicts("r", 10, 0);
+  ASSERT_EQ(verdicts.size(), 2u);
+  EXPECT_EQ(verdicts[0].reason, "second");
+}
+
+TEST_F(StoreTest, CommitsAllOfATransactionOrNoneWhenKilledAtAnyMoment) {
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      auto store = Store::Open({.directory = directory_});
+      if (!store.ok()) _exit(3);
+      auto cursors = *(*store)->LoadCursors();
+      std::uint64_t next = cursors.empty() ? 1 : cursors[0].next_steps_publication;
+      for (;;) {
+        Transaction t = WithSteps("r", next, 10);
+        next += 10;
+        t.cursors.push_back({.segment = {{1, 2}}, .run = "r", .attempt = "a1", .next_steps_publication = next});
+        if (!(*store)->Commit(t).ok()) _exit(4);
+      }
+    }
+    usleep(20'000 + 7'000 * static_cast<unsigned>(round % 5));
+    kill(child, SIGKILL);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "child left by itself: " << status;
+    auto store = Open();
+    const auto cursors = *store->LoadCursors();
+    const std::uint64_t next = cursors.empty() ? 1 : cursors[0].next_steps_publication;
+    EXPECT_EQ(store->reader()->ReadSteps({.run = "r", .limit = 1'000'000})->size(), next - 1);
+  }
+}
+
+TEST_F(StoreTest, MovesADamagedOrForeignFileAsideAndSaysSo) {
+  { std::ofstream(File()) << "this is no database, but long enough to be mistaken for one at first sight"; }
+  auto store = Open();
+  EXPECT_NE(store->open_note().find("moved to"), std::string::npos) << store->open_note();
+  EXPECT_TRUE(fs::exists(File() + ".unreadable"));
+  EXPECT_TRUE(store->Commit(WithSteps("r", 1, 1)).ok());
+}
+
+TEST_F(StoreTest, NamesTheDirectoryThatCannotBeUsed) {
+  { std::ofstream(directory_ + "/file") << "x"; }
+  const auto store = Store::Open({.directory = directory_ + "/file/state"});
+  ASSERT_FALSE(store.ok());
+  EXPECT_NE(store.status().message().find(directory_ + "/file/state"), std::string::npos) << store.status();
+}
+
+TEST_F(StoreTest, SaysResourceExhaustedOnAFullDiskAndWorksAgainOnceThereIsRoom) {
+  if (geteuid() != 0 || mount("none", directory_.c_str(), "tmpfs", 0, "size=512k") != 0) GTEST_SKIP() << "cannot mount a small tmpfs here";
+  {
+    auto store = Open();
+    absl::Status status;
+    std::uint64_t next = 1;
+    for (; next < 100'000 && status.ok(); next += 200) status = store->Commit(WithSteps("r", next, 200));
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_EQ(store->reader()->ReadSteps({.run = "r", .limit = 1'000'000})->size(), next - 1 - 200) << "the failed transaction left something";
+    ASSERT_EQ(mount("none", directory_.c_str(), "tmpfs", MS_REMOUNT, "size=8m"), 0);
+    EXPECT_TRUE(store->Commit(WithSteps("r", next, 200)).ok());
+  }
+  umount2(directory_.c_str(), MNT_DETACH);
+}
+
+TEST_F(StoreTest, DropsOldestStepsBeyondItsSizeAndAge) {
+  auto opened = Store::Open({.directory = directory_, .max_bytes = 1 << 20, .max_age_ns = 1'000'000});
+  ASSERT_TRUE(opened.ok());
+  auto& store = **opened;
+  for (std::uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(store.Commit(WithSteps("r", 1 + i * 1000, 1000)).ok());
+  ASSERT_GT(store.bytes(), 1u << 20);
+  ASSERT_TRUE(store.Prune(0).ok());
+  EXPECT_LE(store.bytes(), 1u << 20);
+  ASSERT_TRUE(store.Commit(WithSteps("r", 30'001, 10)).ok());
+  ASSERT_TRUE(store.Prune(1'000'000 + 1'000 + 30'006).ok());
+  const auto steps = *store.reader()->ReadSteps({.run = "r"});
+  ASSERT_EQ(steps.size(), 5u);
+  EXPECT_EQ(steps[0].sequence, 30'006u);
+}
+
+TEST(Store, WithoutADirectoryLeavesNothingBehind) {
+  auto store = Store::Open({});
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->Commit(WithSteps("r", 1, 3)).ok());
+  EXPECT_EQ((*store)->reader()->ReadSteps({.run = "r"})->size(), 3u);
+}
+
+}  // namespace
+}  // namespace lossgauge::state
