@@ -7,7 +7,7 @@
 #
 # Ends with one line: N passed, N failed, N skipped.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 mode=all
 case "${1:-}" in
