@@ -1,0 +1,46 @@
+// /metrics: a snapshot as a Prometheus text page.
+#ifndef LOSSGAUGE_SERVER_EXPORT_METRICS_PAGE_H_
+#define LOSSGAUGE_SERVER_EXPORT_METRICS_PAGE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "server/state/snapshot.h"
+
+namespace lossgauge::export_ {
+
+struct MetricsPageOptions {
+  // More ranks than this on one page: the largest runs keep their run-level series only.
+  std::size_t max_ranks = 500;
+  std::string revision = "unknown";        // of the source, for lossgauge_build_info
+  std::string proc_self = "/proc/self";
+  // Monotonic nanoseconds, to time rendering; default: CLOCK_MONOTONIC.
+  std::function<std::int64_t()> monotonic_ns;
+};
+
+// Thread-safe: any number of scrapes at once. Takes nothing but the snapshot and this process's own /proc, so that two Prometheus
+// replicas and a curl between them see the same; only the page's own scrape counters depend on who asked before.
+class MetricsPage {
+ public:
+  static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+  explicit MetricsPage(MetricsPageOptions options = {});
+
+  // Never throws for what a producer wrote; no explicit timestamps; always a page that Prometheus accepts.
+  std::string Render(const state::Snapshot& snapshot);
+
+ private:
+  const MetricsPageOptions options_;
+  std::atomic<std::uint64_t> scrapes_{0};
+  std::atomic<std::uint64_t> scrape_ns_{0};
+  std::atomic<std::uint64_t> last_bytes_{0};
+  std::atomic<std::uint64_t> duplicate_runs_{0};
+  std::atomic<std::uint64_t> duplicate_ranks_{0};
+};
+
+}  // namespace lossgauge::export_
+
+#endif  // LOSSGAUGE_SERVER_EXPORT_METRICS_PAGE_H_
