@@ -1,0 +1,224 @@
+// The status page: keeps the list of runs and the chosen run up to date and never shows old data as if it were new.
+import {LiveSource, getJson} from './api.js';
+import {Curves, SIGNALS} from './curves.js';
+import {byId, setText} from './dom.js';
+import {actionOf, span, timeMs} from './format.js';
+import {Arrival, judgeFreshness} from './freshness.js';
+import {IncidentList, numbered} from './incidents.js';
+import {RankTable} from './ranks.js';
+import {Readouts} from './readouts.js';
+import {RunList, hashOf, runOfHash, worstFirst} from './run_list.js';
+import {StepStore} from './step_store.js';
+import {VerdictView} from './verdict_view.js';
+
+const RUNS_MS = 3_000;
+const DETAILS_MS = 3_000;
+const TICK_MS = 1_000;
+const DRAW_MS = 200;  // at most five drawings a second, however fast the steps come
+const HISTORY_STEPS = 2000;
+const RUNS_STALE_MS = 15_000;
+const VERDICT_SILENCE_MS = 45_000;  // the server speaks at least every 30 s
+
+class App {
+  constructor() {
+    this.runs = [];
+    this.runsArrival = null;
+    this.reached = null;  // whether the last request for the runs was answered; null = none finished yet
+    this.view = null;  // of the chosen run
+    this.curves = new Curves();
+    this.verdictView = new VerdictView();
+    this.readouts = new Readouts();
+    this.rankTable = new RankTable();
+    this.incidentList = new IncidentList((first, last) => {
+      this.curves.showSpan(first, last);
+      byId('curves-title').scrollIntoView({block: 'nearest'});
+    });
+    this.runList = new RunList((run) => this.show(run));
+    addEventListener('hashchange', () => this.choose(runOfHash(location.hash)));
+    addEventListener('online', () => this.hurry());
+    document.addEventListener('visibilitychange', () => document.hidden || this.hurry());
+    setInterval(() => this.tick(), TICK_MS);
+    this.choose(runOfHash(location.hash));
+    this.refreshRuns();
+  }
+
+  hurry() {
+    this.view?.verdicts.hurry();
+    this.view?.steps.hurry();
+    this.tick();
+  }
+
+  async refreshRuns() {
+    try {
+      const answer = await getJson('/api/v1/runs');
+      this.runs = answer.runs ?? [];
+      this.runsArrival = new Arrival();
+      this.reached = true;
+      setText(byId('instance'), answer.instance ? `instance ${answer.instance}` : '');
+    } catch {
+      this.reached = false;
+    }
+    setTimeout(() => this.refreshRuns(), RUNS_MS);
+    if (!this.view && this.runs.length > 0 && runOfHash(location.hash) === null) this.show(worstFirst(this.runs)[0].run ?? '');
+    else this.tick();
+  }
+
+  show(run) {
+    history.replaceState(null, '', hashOf(run));
+    this.choose(run);
+  }
+
+  choose(run) {
+    if (this.view?.run === run) return;
+    this.view?.close();
+    this.view = null;
+    this.curves.clear();
+    this.verdictView.clear();
+    if (run !== null) this.view = new RunView(run, this);
+    document.title = run === null ? 'lossgauge' : `${run} · lossgauge`;
+    this.tick();
+  }
+
+  // Everything that depends on the time of day.
+  tick() {
+    const believed = this.reached === true && this.runsArrival !== null && this.runsArrival.age() < RUNS_STALE_MS;
+    this.runList.update(this.runs, this.view?.run, believed);
+    this.showConnection(believed);
+    byId('run').hidden = this.view === null || this.view.absent;
+    const hint = byId('no-run');
+    hint.hidden = this.view !== null && !this.view.absent;
+    if (!hint.hidden) {
+      setText(hint, this.view?.absent ? `There is no run named “${this.view.run}”. It may have ended long ago, or has not begun.`
+        : this.reached === false ? 'lossgauged cannot be reached.' : this.runs.length > 0 ? 'Choose a run.' : 'No run yet.');
+    }
+    this.view?.show(believed);
+  }
+
+  showConnection(believed) {
+    const live = this.view?.verdicts.state === 'live';
+    const [state, text] = this.reached === null ? ['waiting', 'Connecting']
+      : !believed ? ['down', `Disconnected${this.runsArrival ? ` for ${span(Math.floor(this.runsArrival.age() / 10_000) * 10).replace('.0', '')}` : ''}`]
+        : this.view === null || live ? ['live', 'Live'] : ['polling', 'Polling: no live stream'];
+    const node = byId('connection');
+    node.className = `connection connection-${state}`;
+    setText(node, text);
+  }
+}
+
+class RunView {
+  constructor(run, app) {
+    Object.assign(this, {run, app, verdict: null, verdictArrival: null, details: null, detailsArrival: null, incidents: [], absent: false});
+    this.store = new StepStore();
+    this.abort = new AbortController();
+    this.dirty = true;
+    this.drawn = 0;
+    const query = (parameters) => new URLSearchParams({run, ...parameters}).toString();
+    this.verdicts = new LiveSource({
+      url: () => `/api/v1/verdict/watch?${query({})}`,
+      events: ['verdict'],
+      silenceMs: VERDICT_SILENCE_MS,
+      onMessage: (verdict) => this.receiveVerdict(verdict),
+      poll: async (signal) => this.receiveVerdict(await getJson('/api/v1/verdict', {run}, signal)),
+      onState: () => app.tick(),
+    });
+    this.steps = new LiveSource({
+      url: () => `/api/v1/steps/watch?${query(this.store.lastSequence > 0 ? {after_sequence: this.store.lastSequence} : {})}`,
+      events: ['step', 'steps'],
+      onMessage: (message) => this.receiveSteps(message),
+      poll: async (signal) => this.receiveSteps(await getJson('/api/v1/steps', {run, tail: HISTORY_STEPS}, signal)),
+      onState: () => {},
+    });
+    this.loadHistory();
+    this.refreshDetails();
+  }
+
+  close() {
+    this.abort.abort();
+    this.verdicts.close();
+    this.steps.close();
+    clearTimeout(this.refreshing);
+    clearTimeout(this.drawing);
+  }
+
+  get closed() {
+    return this.abort.signal.aborted;
+  }
+
+  async loadHistory() {
+    try {
+      this.receiveSteps(await getJson('/api/v1/steps', {run: this.run, tail: HISTORY_STEPS}, this.abort.signal));
+    } catch {
+      if (!this.closed) setTimeout(() => this.closed || this.loadHistory(), DETAILS_MS);
+    }
+  }
+
+  async refreshDetails() {
+    try {
+      const [details, answer] = await Promise.all([
+        getJson('/api/v1/run', {run: this.run}, this.abort.signal),
+        getJson('/api/v1/incidents', {run: this.run, page_size: 200}, this.abort.signal),
+      ]);
+      this.absent = false;
+      this.details = details;
+      this.detailsArrival = new Arrival();
+      this.incidents = numbered(answer.incidents ?? []);
+      if (details.verdict) this.receiveVerdict(details.verdict);
+      this.redraw();
+    } catch (error) {
+      if (error.status === 404) this.absent = true;
+    }
+    if (this.closed) return;
+    this.app.tick();
+    this.refreshing = setTimeout(() => this.refreshDetails(), DETAILS_MS);
+  }
+
+  receiveVerdict(verdict) {
+    if (this.closed) return;
+    const changed = actionOf(verdict) !== actionOf(this.verdict ?? undefined);
+    const before = timeMs(this.verdict?.evaluatedAt);
+    const evaluated = timeMs(verdict.evaluatedAt);
+    if (before !== null && evaluated !== null && evaluated < before) return;  // overtaken on the way
+    // The same verdict again is no fresher for having been sent twice.
+    if (this.verdictArrival === null || evaluated === null || evaluated !== before) this.verdictArrival = new Arrival();
+    this.verdict = verdict;
+    if (changed && this.refreshing !== undefined) {  // its incidents are worth seeing at once
+      clearTimeout(this.refreshing);
+      this.refreshing = undefined;  // a refresh in flight
+      this.refreshDetails();
+    }
+    this.app.tick();
+  }
+
+  receiveSteps(message) {
+    if (this.closed) return;
+    if (this.store.add(message.steps)) this.redraw();
+  }
+
+  redraw() {
+    if (this.drawing !== undefined) return;
+    this.drawing = setTimeout(() => {
+      this.drawing = undefined;
+      if (!this.closed) this.draw();
+    }, DRAW_MS);
+  }
+
+  draw() {
+    const last = this.store.last() ?? this.details?.lastStep;
+    const attempt = last?.attempt ?? this.details?.attempt ?? '';
+    this.app.curves.update(this.store.table(attempt, SIGNALS.map(({field}) => field)), this.incidents);
+    this.app.readouts.update(last);
+    this.app.incidentList.update(this.incidents);
+  }
+
+  show(believed) {
+    const connected = this.verdicts.state === 'live' || this.verdicts.state === 'polling' || (believed && this.verdicts.state === '');
+    const freshness = judgeFreshness(this.verdict, this.verdictArrival, connected);
+    byId('run').classList.toggle('not-fresh', !freshness.fresh);
+    this.app.verdictView.update({run: this.run, verdict: this.verdict, arrival: this.verdictArrival, freshness, details: this.details});
+    const evaluated = timeMs(this.verdict?.evaluatedAt);
+    const serverNow = evaluated === null ? null : evaluated + this.verdictArrival.age();
+    this.app.rankTable.update(this.details, this.store.last() ?? this.details?.lastStep, serverNow);
+  }
+}
+
+new App();
