@@ -1,5 +1,5 @@
-// The reader's side of a ring, over memory that someone else mapped read-only. Every byte there is untrusted and may change at any
-// moment: sizes are taken from a validated copy of the header, records are copied before they are judged.
+// The reader's side of a ring, over memory that someone else mapped read-only. Every byte there is untrusted and may change at
+// any moment: sizes are taken from a validated copy of the header, records are copied before they are judged.
 //
 // Ownership: the reader neither maps nor frees. Threads: one thread per reader; any number of readers per ring.
 // Accounting: each publication is delivered once or reported lost once, so that written = delivered + lost. C++17.
@@ -20,8 +20,9 @@ inline std::uint64_t LoadRelaxed(const std::uint64_t* word) { return __atomic_lo
 inline std::int64_t LoadAcquire(const std::int64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 inline std::int64_t LoadRelaxed(const std::int64_t* word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 
-// Copies the header of a mapped file of `file_bytes` bytes (as fstat said, and all of them mapped) and judges it. `identity` is filled
-// with zeros unless the state says that the producer has published it (kValid, kOtherMajor, kUnknownKind, kBadSizes, kTruncated).
+// Copies the header of a mapped file of `file_bytes` bytes (as fstat said, and all of them mapped) and judges it. `identity` is
+// filled with zeros unless the state says that the producer has published it (kValid, kOtherMajor, kUnknownKind, kBadSizes,
+// kTruncated).
 inline HeaderState ReadHeader(const void* mapped, std::uint64_t file_bytes, lg_ring_identity* identity) {
   std::memset(identity, 0, sizeof *identity);
   if (file_bytes < LG_RING_HEADER_BYTES) return ValidateHeader(file_bytes, 0, *identity);
@@ -47,12 +48,13 @@ struct ReadResult {
   std::uint64_t lost;
 };
 
-// Reads records of type `Record` (lg_step_record or lg_event_record). A ring whose slots are longer (newer minor) is read up to what
-// `Record` knows; one whose slots are shorter (older minor) leaves the rest of the record zero.
+// Reads records of type `Record` (lg_step_record or lg_event_record). A ring whose slots are longer (newer minor) is read up to
+// what `Record` knows; one whose slots are shorter (older minor) leaves the rest of the record zero.
 template <class Record>
 class RingReader {
  public:
-  // `identity`: a copy that ReadHeader judged kValid. `next`: first publication wanted, >= 1 (one more than the last one consumed).
+  // `identity`: a copy that ReadHeader judged kValid. `next`: first publication wanted, >= 1 (one more than the last one
+  // consumed).
   RingReader(const void* mapped, const lg_ring_identity& identity, std::uint64_t next = 1)
       : header_(static_cast<const lg_ring_header*>(mapped)),
         slots_(static_cast<const unsigned char*>(mapped) + identity.header_bytes),
@@ -130,8 +132,8 @@ class RingReader {
     return {ReadFate::kCorrupt, n, 1};
   }
 
-  // Publication n is gone. Goes on at the oldest one that the ring still holds; when that one was overtaken too, the writer is at our heels:
-  // half a ring of head start lets us deliver a run of records instead of losing a race for each.
+  // Publication n is gone. Goes on at the oldest one that the ring still holds; when that one was overtaken too, the writer is
+  // at our heels: half a ring of head start lets us deliver a run of records instead of losing a race for each.
   ReadResult Lapped(std::uint64_t n, std::uint64_t cursor) {
     const std::uint64_t kept = lapped_in_a_row_ == 0 ? slot_count_ : (slot_count_ + 1) / 2;
     std::uint64_t target = cursor >= kept ? cursor - kept + 1 : 1;

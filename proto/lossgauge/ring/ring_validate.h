@@ -1,5 +1,5 @@
-// What may be believed about bytes that some other process wrote. Pure functions over copies: no reads beyond what they are given, no
-// allocation but for the sentences of Describe..., no failure. C++17.
+// What may be believed about bytes that some other process wrote. Pure functions over copies: no reads beyond what they are
+// given, no allocation but for the sentences of Describe..., no failure. C++17.
 #ifndef LOSSGAUGE_RING_RING_VALIDATE_H_
 #define LOSSGAUGE_RING_RING_VALIDATE_H_
 
@@ -16,7 +16,8 @@ namespace lossgauge::ring {
 // Text of a fixed-size field: up to its NUL, or the whole field when a producer forgot the NUL.
 inline std::string_view FieldText(const char* field_untrusted, std::size_t field_bytes) {
   const void* end = std::memchr(field_untrusted, 0, field_bytes);
-  return {field_untrusted, end == nullptr ? field_bytes : static_cast<std::size_t>(static_cast<const char*>(end) - field_untrusted)};
+  return {field_untrusted,
+          end == nullptr ? field_bytes : static_cast<std::size_t>(static_cast<const char*>(end) - field_untrusted)};
 }
 
 enum class HeaderState {
@@ -34,16 +35,26 @@ enum class HeaderState {
 
 inline const char* HeaderStateName(HeaderState state) {
   switch (state) {
-    case HeaderState::kValid: return "valid";
-    case HeaderState::kNoContent: return "no_content";
-    case HeaderState::kNotReady: return "not_ready";
-    case HeaderState::kTooShort: return "too_short";
-    case HeaderState::kBadMagic: return "bad_magic";
-    case HeaderState::kOtherByteOrder: return "other_byte_order";
-    case HeaderState::kOtherMajor: return "other_major";
-    case HeaderState::kUnknownKind: return "unknown_kind";
-    case HeaderState::kBadSizes: return "bad_sizes";
-    case HeaderState::kTruncated: return "truncated";
+    case HeaderState::kValid:
+      return "valid";
+    case HeaderState::kNoContent:
+      return "no_content";
+    case HeaderState::kNotReady:
+      return "not_ready";
+    case HeaderState::kTooShort:
+      return "too_short";
+    case HeaderState::kBadMagic:
+      return "bad_magic";
+    case HeaderState::kOtherByteOrder:
+      return "other_byte_order";
+    case HeaderState::kOtherMajor:
+      return "other_major";
+    case HeaderState::kUnknownKind:
+      return "unknown_kind";
+    case HeaderState::kBadSizes:
+      return "bad_sizes";
+    case HeaderState::kTruncated:
+      return "truncated";
   }
   return "?";
 }
@@ -57,7 +68,8 @@ constexpr std::uint32_t MinSlotBytes(std::uint32_t kind) {  // of minor 0: later
 
 // Judges a header. `ready` must have been loaded (acquire) before `identity` was copied. Both may be zeros when file_bytes is
 // smaller than a header.
-inline HeaderState ValidateHeader(std::uint64_t file_bytes, std::uint64_t ready_untrusted, const lg_ring_identity& identity_untrusted) {
+inline HeaderState ValidateHeader(std::uint64_t file_bytes, std::uint64_t ready_untrusted,
+                                  const lg_ring_identity& identity_untrusted) {
   const lg_ring_identity& id = identity_untrusted;
   if (file_bytes == 0) return HeaderState::kNoContent;
   if (file_bytes < LG_RING_HEADER_BYTES) return HeaderState::kTooShort;
@@ -83,17 +95,24 @@ inline std::string DescribeHeader(HeaderState state, std::uint64_t file_bytes, c
   const lg_ring_identity& id = identity_untrusted;
   const auto text = [](std::uint64_t value) { return std::to_string(value); };
   switch (state) {
-    case HeaderState::kValid: return "valid ring, ABI " + text(id.abi_major) + "." + text(id.abi_minor);
-    case HeaderState::kNoContent: return "the file is empty: its producer has not reserved space yet";
-    case HeaderState::kNotReady: return "the header is not ready: its producer is still writing it, or was killed while it did";
+    case HeaderState::kValid:
+      return "valid ring, ABI " + text(id.abi_major) + "." + text(id.abi_minor);
+    case HeaderState::kNoContent:
+      return "the file is empty: its producer has not reserved space yet";
+    case HeaderState::kNotReady:
+      return "the header is not ready: its producer is still writing it, or was killed while it did";
     case HeaderState::kTooShort:
       return "the file has " + text(file_bytes) + " bytes, less than a header of " + text(LG_RING_HEADER_BYTES);
-    case HeaderState::kBadMagic: return "not a lossgauge ring: the file does not begin with LGLRING1 and a ready header";
-    case HeaderState::kOtherByteOrder: return "the ring was written on a machine of the other byte order";
+    case HeaderState::kBadMagic:
+      return "not a lossgauge ring: the file does not begin with LGLRING1 and a ready header";
+    case HeaderState::kOtherByteOrder:
+      return "the ring was written on a machine of the other byte order";
     case HeaderState::kOtherMajor:
       return "the ring has ABI " + text(id.abi_major) + "." + text(id.abi_minor) + ", this reader knows ABI " +
-             text(LG_RING_ABI_MAJOR) + "." + text(LG_RING_ABI_MINOR) + ": use a library and a sidecar of the same major version";
-    case HeaderState::kUnknownKind: return "the ring's kind is " + text(id.kind) + ", known are 1 (steps) and 2 (events)";
+             text(LG_RING_ABI_MAJOR) + "." + text(LG_RING_ABI_MINOR) +
+             ": use a library and a sidecar of the same major version";
+    case HeaderState::kUnknownKind:
+      return "the ring's kind is " + text(id.kind) + ", known are 1 (steps) and 2 (events)";
     case HeaderState::kBadSizes:
       return "sizes out of bounds: header_bytes " + text(id.header_bytes) + ", slot_bytes " + text(id.slot_bytes) +
              ", slot_count " + text(id.slot_count) + ", record_words " + text(id.record_words);
@@ -114,18 +133,24 @@ enum class RecordState {
 
 inline const char* RecordStateName(RecordState state) {
   switch (state) {
-    case RecordState::kValid: return "valid";
-    case RecordState::kBadStep: return "bad_step";
-    case RecordState::kBadBlock: return "bad_block";
-    case RecordState::kBadCounts: return "bad_counts";
-    case RecordState::kBadEvent: return "bad_event";
+    case RecordState::kValid:
+      return "valid";
+    case RecordState::kBadStep:
+      return "bad_step";
+    case RecordState::kBadBlock:
+      return "bad_block";
+    case RecordState::kBadCounts:
+      return "bad_counts";
+    case RecordState::kBadEvent:
+      return "bad_event";
   }
   return "?";
 }
 
 constexpr std::int64_t kMaxStep = std::int64_t{1} << 53;  // exact in a double, and so in every metric and plot
 
-// Judges the meaning of a record whose checksum was right. Doubles may be anything: a NaN is a finding, not a fault of the ring.
+// Judges the meaning of a record whose checksum was right. Doubles may be anything: a NaN is a finding, not a fault of the
+// ring.
 inline RecordState ValidateRecord(const lg_step_record& record_untrusted) {
   const lg_step_record& r = record_untrusted;
   if (r.step < 0 || r.step > kMaxStep) return RecordState::kBadStep;

@@ -1,4 +1,5 @@
-// The producer's side of a ring, over memory that someone else mapped. ring_abi.h is the specification; this is its host writer.
+// The producer's side of a ring, over memory that someone else mapped. ring_abi.h is the specification; this is its host
+// writer.
 //
 // Ownership: the writer neither maps nor frees. Threads: one writer per ring at a time; any number of readers, in any process.
 // Nothing here waits, allocates, fails or calls the system. C++17.
@@ -19,7 +20,8 @@ inline void StoreRelaxed(std::uint64_t* word, std::uint64_t value) { __atomic_st
 inline void StoreRelease(std::int64_t* word, std::int64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 inline void StoreRelaxed(std::int64_t* word, std::int64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 
-// Called after every store that a reader could see. Tests pass a policy that kills or stops the writer there; this one is no code.
+// Called after every store that a reader could see. Tests pass a policy that kills or stops the writer there; this one is no
+// code.
 struct NoCutPoints {
   void operator()() const {}
 };
@@ -46,8 +48,8 @@ inline void SetFormat(lg_ring_identity* identity, std::uint32_t kind) {
 template <class CutPoints = NoCutPoints>
 class RingWriter {
  public:
-  // `base`: zeroed, writable, page-aligned, RingFileBytes() long. Writes the header, ready word last. `published` > 0 starts the numbering
-  // there, as if so many records had gone before (tests of the wrap at 2^32).
+  // `base`: zeroed, writable, page-aligned, RingFileBytes() long. Writes the header, ready word last. `published` > 0 starts
+  // the numbering there, as if so many records had gone before (tests of the wrap at 2^32).
   RingWriter(void* base, const lg_ring_identity& identity, std::uint64_t published = 0, CutPoints cut_points = CutPoints())
       : header_(static_cast<lg_ring_header*>(base)),
         slots_(static_cast<unsigned char*>(base) + identity.header_bytes),
@@ -57,7 +59,8 @@ class RingWriter {
         words_(identity.record_words),
         published_(published),
         cut_points_(cut_points) {
-    // Plain copy: no reader looks at it before `ready`, but for the magic, by which it tells a foreign file from an unfinished one.
+    // Plain copy: no reader looks at it before `ready`, but for the magic, by which it tells a foreign file from an unfinished
+    // one.
     constexpr std::size_t kMagicBytes = sizeof identity.magic;
     std::memcpy(reinterpret_cast<unsigned char*>(&header_->identity) + kMagicBytes,
                 reinterpret_cast<const unsigned char*>(&identity) + kMagicBytes, sizeof identity - kMagicBytes);
@@ -74,8 +77,8 @@ class RingWriter {
     cut_points_();
   }
 
-  // Writes `record` (record_words words; its sequence and checksum words are filled in here) as the next publication and returns its
-  // number. Overwrites the oldest slot, whether or not it was read.
+  // Writes `record` (record_words words; its sequence and checksum words are filled in here) as the next publication and
+  // returns its number. Overwrites the oldest slot, whether or not it was read.
   template <class Record>
   std::uint64_t Publish(const Record& record) {
     static_assert(sizeof(Record) % 8 == 0 && sizeof(Record) <= LG_MAX_SLOT_BYTES, "a record is whole words");

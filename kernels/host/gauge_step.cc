@@ -1,0 +1,231 @@
+// The step path of a gauge: what is handed over for a step, and publish, which turns counters into records.
+#include <cmath>
+#include <cstring>
+
+#include "kernels/host/clocks.h"
+#include "kernels/host/error.h"
+#include "kernels/host/gauge.h"
+#include "proto/lossgauge/ring/fixed128.h"
+#include "proto/lossgauge/ring/ring_validate.h"
+
+namespace lossgauge {
+namespace {
+
+constexpr double kMaxObservedNll = 0x1p62;  // keeps sums of 128-bit fixed point from wrapping
+
+const char* ScalarName(std::int32_t scalar) {
+  switch (scalar) {
+    case LG_GRAD_NORM:
+      return "LG_GRAD_NORM";
+    case LG_LEARNING_RATE:
+      return "LG_LEARNING_RATE";
+    default:
+      return "LG_DENOMINATOR";
+  }
+}
+
+bool IsDenominator(double value) { return std::isfinite(value) && value > 0; }
+
+void AddTo(lg_fixed128* total, const lg_fixed128& term) { *total = lg_fixed128_add(*total, term); }
+
+}  // namespace
+
+double Gauge::PendingScalar::Read() const noexcept {
+  if (pointer == nullptr) return value;
+  if (dtype == LG_FP32) {
+    float single;
+    std::memcpy(&single, pointer, sizeof single);  // the job's memory may have any alignment
+    return single;
+  }
+  double whole;
+  std::memcpy(&whole, pointer, sizeof whole);
+  return whole;
+}
+
+int Gauge::SetScalar(std::int32_t scalar, double value) noexcept {
+  if (scalar < 0 || scalar >= static_cast<std::int32_t>(kScalars)) {
+    return SetError(LG_INVALID_ARGUMENT, "scalar: must be an lg_scalar (0 to %zu), got %d", kScalars - 1, scalar);
+  }
+  if (scalar == LG_DENOMINATOR && !IsDenominator(value)) {
+    return SetError(LG_INVALID_ARGUMENT, "value: a denominator must be finite and > 0, got %g", value);
+  }
+  scalars_[static_cast<std::size_t>(scalar)] = {true, value, nullptr, LG_FP64};
+  return LG_OK;
+}
+
+int Gauge::SetScalarPointer(std::int32_t scalar, const void* value, std::int32_t dtype) noexcept {
+  if (scalar < 0 || scalar >= static_cast<std::int32_t>(kScalars)) {
+    return SetError(LG_INVALID_ARGUMENT, "scalar: must be an lg_scalar (0 to %zu), got %d", kScalars - 1, scalar);
+  }
+  if (value == nullptr) return SetError(LG_INVALID_ARGUMENT, "value: must point to the %s, got NULL", ScalarName(scalar));
+  if (dtype != LG_FP32 && dtype != LG_FP64) {
+    return SetError(LG_INVALID_ARGUMENT, "dtype: must be LG_FP32 or LG_FP64 for %s, got %d", ScalarName(scalar), dtype);
+  }
+  scalars_[static_cast<std::size_t>(scalar)] = {true, 0, value, dtype};
+  return LG_OK;
+}
+
+int Gauge::SetReportedLoss(const lg_reported_loss& reported) noexcept {
+  if (reported.dtype < LG_FP32 || reported.dtype > LG_FP64) {
+    return SetError(LG_INVALID_ARGUMENT, "reported.dtype: must be LG_FP32, LG_BF16, LG_FP16 or LG_FP64, got %d",
+                    reported.dtype);
+  }
+  if (reported.interval < 1) {
+    return SetError(LG_INVALID_ARGUMENT, "reported.interval: must be >= 1 step, got %lld",
+                    static_cast<long long>(reported.interval));
+  }
+  reported_ = reported;
+  reported_given_ = true;
+  return LG_OK;
+}
+
+int Gauge::Observe(const lg_observation& observation) noexcept {
+  const lg_observation& o = observation;
+  const auto number = [](std::int64_t value) { return static_cast<long long>(value); };
+  if (o.tokens < 0) return SetError(LG_INVALID_ARGUMENT, "observation.tokens: must be >= 0, got %lld", number(o.tokens));
+  if (o.unmasked_tokens < 0 || o.unmasked_tokens > o.tokens) {
+    return SetError(LG_INVALID_ARGUMENT, "observation.unmasked_tokens: must be in [0, tokens = %lld], got %lld",
+                    number(o.tokens), number(o.unmasked_tokens));
+  }
+  if (o.nonfinite_rows < 0 || o.nonfinite_rows > o.unmasked_tokens) {
+    return SetError(LG_INVALID_ARGUMENT, "observation.nonfinite_rows: must be in [0, unmasked_tokens = %lld], got %lld",
+                    number(o.unmasked_tokens), number(o.nonfinite_rows));
+  }
+  if (o.denominator != 0 && !IsDenominator(o.denominator)) {
+    return SetError(LG_INVALID_ARGUMENT, "observation.denominator: must be finite and > 0, or 0 = not given, got %g",
+                    o.denominator);
+  }
+  if (o.block < -1 || o.block >= block_count_) {
+    return SetError(LG_INVALID_ARGUMENT, "observation.block: must be in [-1, %d), got %d", block_count_, o.block);
+  }
+  CounterBlock* block = BlockForLaunch(o.block);
+  if (block == nullptr) return LG_OK;
+  ring::StoreRelaxed(&segment_->steps().status()->entered_step, step_.load(std::memory_order_relaxed));
+  NoteCall(LG_CALL_OBSERVE);
+
+  LaunchCounters launch;
+  launch.present = LG_HAS_LOSS;
+  launch.tokens = static_cast<std::uint64_t>(o.tokens);
+  launch.unmasked_tokens = static_cast<std::uint64_t>(o.unmasked_tokens);
+  launch.nonfinite_rows = static_cast<std::uint64_t>(o.nonfinite_rows);
+  launch.finite_tokens = launch.unmasked_tokens - launch.nonfinite_rows;
+  launch.denominator = o.denominator;
+  if (!std::isfinite(o.nll_sum)) {
+    // A sum that is not finite tells nothing about any of its rows: all of them are out, and the step is marked.
+    launch.nonfinite_rows = launch.unmasked_tokens;
+    launch.finite_tokens = 0;
+  } else if (std::abs(o.nll_sum) > kMaxObservedNll) {
+    launch.nll_sum = lg_fixed128_from_double(std::copysign(kMaxObservedNll, o.nll_sum));
+    launch.clamped_rows = 1;
+  } else {
+    launch.nll_sum = lg_fixed128_from_double(o.nll_sum);
+  }
+  block->Add(launch);
+  return LG_OK;
+}
+
+int Gauge::SetStep(std::int64_t step) noexcept {
+  if (step < 0 || step > ring::kMaxStep) {
+    return SetError(LG_INVALID_ARGUMENT, "step: must be in [0, 2^53], got %lld", static_cast<long long>(step));
+  }
+  step_.store(step, std::memory_order_relaxed);
+  return LG_OK;
+}
+
+void Gauge::TakeHandedOver(lg_step_record* record) noexcept {
+  const auto given = [this](lg_scalar scalar) { return scalars_[scalar].given; };
+  if (given(LG_GRAD_NORM)) {
+    record->present |= LG_HAS_GRAD_NORM;
+    record->grad_norm = scalars_[LG_GRAD_NORM].Read();
+  }
+  if (given(LG_LEARNING_RATE)) {
+    record->present |= LG_HAS_LEARNING_RATE;
+    record->learning_rate = scalars_[LG_LEARNING_RATE].Read();
+  }
+  if (given(LG_DENOMINATOR)) {
+    // From a pointer it may be anything; what is no denominator is dropped and counted rather than believed.
+    const double denominator = scalars_[LG_DENOMINATOR].Read();
+    if (IsDenominator(denominator)) {
+      record->present |= LG_HAS_DENOMINATOR;
+      record->denominator_min = denominator;
+      record->denominator_max = denominator;
+    } else {
+      CountDropped();
+    }
+  }
+  if (reported_given_) {
+    record->present |= LG_HAS_REPORTED_LOSS;
+    record->reported_loss = reported_.value;
+    record->reported_loss_auxiliary = reported_.auxiliary;
+    record->reported_loss_dtype = static_cast<std::uint64_t>(reported_.dtype);
+    record->reported_loss_interval = static_cast<std::uint64_t>(reported_.interval);
+  }
+  scalars_ = {};
+  reported_given_ = false;
+}
+
+void Gauge::AddToTotals(lg_step_record* record) noexcept {
+  lg_step_record& total = totals_[record->block];
+  const bool nonfinite = record->nonfinite_rows != 0 || record->nonfinite_grad_rows != 0 || !std::isfinite(record->grad_norm) ||
+                         !std::isfinite(record->reported_loss) || !std::isfinite(record->learning_rate);
+  total.total_steps += 1;
+  total.total_tokens += record->tokens;
+  total.total_unmasked_tokens += record->unmasked_tokens;
+  total.total_finite_tokens += record->finite_tokens;
+  total.total_nonfinite_rows += record->nonfinite_rows;
+  total.total_bad_targets += record->bad_targets;
+  total.total_target_bytes += record->target_bytes;
+  total.total_nonfinite_grad_rows += record->nonfinite_grad_rows;
+  AddTo(&total.total_nll_sum, record->nll_sum);
+  AddTo(&total.total_scored_nll_sum, record->scored_nll_sum);
+  AddTo(&total.total_z_loss_sum, record->z_loss_sum);
+  total.total_correct_tokens += record->correct_tokens;
+  total.total_clamped_rows += record->clamped_rows;
+  total.total_mass_error_rows += record->mass_error_rows;
+  total.total_nonfinite_steps += nonfinite ? 1 : 0;
+
+  record->total_steps = total.total_steps;
+  record->total_tokens = total.total_tokens;
+  record->total_unmasked_tokens = total.total_unmasked_tokens;
+  record->total_finite_tokens = total.total_finite_tokens;
+  record->total_nonfinite_rows = total.total_nonfinite_rows;
+  record->total_bad_targets = total.total_bad_targets;
+  record->total_target_bytes = total.total_target_bytes;
+  record->total_nonfinite_grad_rows = total.total_nonfinite_grad_rows;
+  record->total_nll_sum = total.total_nll_sum;
+  record->total_scored_nll_sum = total.total_scored_nll_sum;
+  record->total_z_loss_sum = total.total_z_loss_sum;
+  record->total_correct_tokens = total.total_correct_tokens;
+  record->total_clamped_rows = total.total_clamped_rows;
+  record->total_mass_error_rows = total.total_mass_error_rows;
+  record->total_nonfinite_steps = total.total_nonfinite_steps;
+}
+
+int Gauge::Publish() noexcept {
+  const std::int64_t step = step_.load(std::memory_order_relaxed);
+  lg_ring_status* status = segment_->steps().status();
+  NoteCall(LG_CALL_PUBLISH);
+  ring::StoreRelaxed(&status->enqueued_step, step);
+  const std::int64_t boot_ns = BootNs();
+  const std::int64_t wall_ns = WallNs();
+  const std::uint64_t phase = LoadPhase();
+  // The main block goes last: who has its record of a step, has all of the step.
+  for (std::int32_t block = block_count_ - 1; block >= 0; --block) {
+    lg_step_record record{};
+    const bool added_to = blocks_[static_cast<std::size_t>(block)].Fold(&record);
+    if (!added_to && block != kMainBlock) continue;
+    record.step = step;
+    record.block = static_cast<std::uint64_t>(block);
+    record.phase = phase;
+    record.boot_ns = boot_ns;
+    record.wall_ns = wall_ns;
+    if (block == kMainBlock) TakeHandedOver(&record);
+    AddToTotals(&record);
+    segment_->steps().Publish(record);
+  }
+  ring::StoreRelaxed(&status->published_step, step);
+  step_.store(step + 1, std::memory_order_relaxed);
+  return LG_OK;
+}
+
+}  // namespace lossgauge
