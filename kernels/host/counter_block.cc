@@ -84,8 +84,13 @@ void AtomicMax(std::atomic<std::uint64_t>* to, std::uint64_t value) {
 }
 
 // One word of 16 bytes: value, position and column must change together, or a maximum would be shown at another's place.
-#if defined(__GCC_HAVE_SYNC_COMPARE_AND_SWAP_16)
-void AtomicMax(unsigned __int128* to, unsigned __int128 value) {
+#if defined(__x86_64__) || defined(__GCC_HAVE_SYNC_COMPARE_AND_SWAP_16)
+#if defined(__x86_64__)
+#define LOSSGAUGE_CX16 __attribute__((target("cx16")))  // every x86-64 processor since 2006
+#else
+#define LOSSGAUGE_CX16
+#endif
+LOSSGAUGE_CX16 void AtomicMax(unsigned __int128* to, unsigned __int128 value) {
   unsigned __int128 seen = __sync_val_compare_and_swap(to, 0, 0);
   while (seen < value) {
     const unsigned __int128 found = __sync_val_compare_and_swap(to, seen, value);
@@ -93,7 +98,7 @@ void AtomicMax(unsigned __int128* to, unsigned __int128 value) {
     seen = found;
   }
 }
-unsigned __int128 Take(unsigned __int128* from) {
+LOSSGAUGE_CX16 unsigned __int128 Take(unsigned __int128* from) {
   unsigned __int128 seen = __sync_val_compare_and_swap(from, 0, 0);
   for (;;) {
     const unsigned __int128 found = __sync_val_compare_and_swap(from, seen, 0);

@@ -1,0 +1,291 @@
+#include "kernels/host/loss_arguments.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/host/error.h"
+
+namespace lossgauge {
+namespace {
+
+std::int64_t BytesOf(std::int32_t dtype) {
+  switch (dtype) {
+    case LG_FP32:
+    case LG_INT32:
+      return 4;
+    case LG_BF16:
+    case LG_FP16:
+      return 2;
+    default:
+      return 8;
+  }
+}
+
+bool IsLogitsType(std::int32_t dtype) { return dtype == LG_FP32 || dtype == LG_BF16 || dtype == LG_FP16; }
+
+// Bytes from the first to behind the last element of [rows, columns] fit in 63 bits.
+bool Fits(std::int64_t rows, std::int64_t columns, std::int64_t stride, std::int64_t bytes) {
+  std::int64_t span;
+  const std::int64_t magnitude = stride < 0 ? -stride : stride;
+  return stride != INT64_MIN && !__builtin_mul_overflow(rows > 0 ? rows - 1 : 0, magnitude, &span) &&
+         !__builtin_add_overflow(span, columns, &span) && !__builtin_mul_overflow(span, bytes, &span);
+}
+
+struct Span {
+  std::uintptr_t begin, end;
+};
+Span SpanOf(const void* data, std::int64_t rows, std::int64_t columns, std::int64_t stride, std::int64_t bytes) {
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  const std::int64_t last = (rows - 1) * stride * bytes;
+  const auto low = at + static_cast<std::uintptr_t>(last < 0 ? last : 0);
+  const auto high = at + static_cast<std::uintptr_t>(last > 0 ? last : 0);
+  return {low, high + static_cast<std::uintptr_t>(columns * bytes)};
+}
+
+// The gradient may lie over the logits exactly, beside them, or between their rows; anything else would overwrite logits not
+// yet read.
+bool OverlapsBadly(const lg_cross_entropy_args& args) {
+  if (args.grad_logits == nullptr || args.rows == 0) return false;
+  const std::int64_t bytes = BytesOf(args.logits_dtype);
+  if (args.grad_logits == args.logits) return args.grad_row_stride != args.row_stride;
+  const Span logits = SpanOf(args.logits, args.rows, args.vocab_size, args.row_stride, bytes);
+  const Span grad = SpanOf(args.grad_logits, args.rows, args.columns, args.grad_row_stride, bytes);
+  if (grad.end <= logits.begin || logits.end <= grad.begin) return false;
+  const std::int64_t stride = args.row_stride < 0 ? -args.row_stride : args.row_stride;
+  const std::int64_t grad_stride = args.grad_row_stride < 0 ? -args.grad_row_stride : args.grad_row_stride;
+  if (stride != grad_stride || stride == 0) return true;
+  const std::int64_t pitch = stride * bytes;
+  std::int64_t shift = static_cast<std::int64_t>(grad.begin - logits.begin) % pitch;
+  if (shift < 0) shift += pitch;
+  return shift < args.vocab_size * bytes || shift + args.columns * bytes > pitch;
+}
+
+template <class T>
+int ReadStructure(const T* given, const char* function, std::size_t least, T* full) {
+  if (given == nullptr) return SetError(LG_INVALID_ARGUMENT, "%s: args: expected a structure, got NULL", function);
+  std::size_t size;
+  std::memcpy(&size, given, sizeof size);
+  if (size < least || size > 64 * 1024) {
+    return SetError(LG_INVALID_ARGUMENT,
+                    "%s: args.struct_size: expected %zu to 65536, got %zu; fill args with %s_args_init first", function, least,
+                    size, function);
+  }
+  std::memcpy(full, given, size < sizeof *full ? size : sizeof *full);
+  full->struct_size = sizeof *full;
+  return LG_OK;
+}
+
+long long Number(std::int64_t value) { return static_cast<long long>(value); }
+
+}  // namespace
+
+lg_cross_entropy_args DefaultArguments() noexcept {
+  lg_cross_entropy_args args;
+  std::memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.logits_dtype = LG_FP32;
+  args.target_dtype = LG_INT64;
+  args.target_stride = 1;
+  args.ignore_index = -100;
+  args.logit_scale = 1;
+  args.reduction = LG_MEAN;
+  args.block = -1;
+  return args;
+}
+
+lg_scale_gradient_args DefaultScaleArguments() noexcept {
+  lg_scale_gradient_args args;
+  std::memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  return args;
+}
+
+int ReadArguments(const lg_cross_entropy_args* given, const char* function, lg_cross_entropy_args* args) noexcept {
+  *args = DefaultArguments();
+  const int code = ReadStructure(given, function, offsetof(lg_cross_entropy_args, label_smoothing), args);
+  if (code != LG_OK) return code;
+  if (args->row_stride == 0) args->row_stride = args->columns;
+  if (args->grad_row_stride == 0) args->grad_row_stride = args->columns;
+  if (args->vocab_size == 0) args->vocab_size = args->columns;
+  return LG_OK;
+}
+
+int CheckArguments(const lg_cross_entropy_args& args, const char* function) noexcept {
+  if (!IsLogitsType(args.logits_dtype)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: logits_dtype: expected LG_FP32 (0), LG_BF16 (1) or LG_FP16 (2), got %d", function,
+                    args.logits_dtype);
+  }
+  if (args.target_dtype != LG_INT32 && args.target_dtype != LG_INT64) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: target_dtype: expected LG_INT32 (16) or LG_INT64 (17), got %d", function,
+                    args.target_dtype);
+  }
+  if (args.rows < 0) return SetError(LG_INVALID_ARGUMENT, "%s: rows: expected >= 0, got %lld", function, Number(args.rows));
+  if (args.columns < 1)
+    return SetError(LG_INVALID_ARGUMENT, "%s: columns: expected >= 1, got %lld", function, Number(args.columns));
+  if (args.vocab_size < 1 || args.vocab_size > args.columns) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: vocab_size: expected 1 to columns (%lld), or 0 for all of them, got %lld",
+                    function, Number(args.columns), Number(args.vocab_size));
+  }
+  const std::int64_t bytes = BytesOf(args.logits_dtype);
+  if (!Fits(args.rows, args.columns, args.row_stride, bytes)) {
+    return SetError(LG_INVALID_ARGUMENT,
+                    "%s: row_stride: rows * row_stride must fit in 63 bits of bytes, got %lld rows of %lld", function,
+                    Number(args.rows), Number(args.row_stride));
+  }
+  if (!Fits(args.rows, 1, args.target_stride, 8)) {
+    return SetError(LG_INVALID_ARGUMENT,
+                    "%s: target_stride: rows * target_stride must fit in 63 bits of bytes, got %lld rows of %lld", function,
+                    Number(args.rows), Number(args.target_stride));
+  }
+  if (args.rows > 0 && args.logits == nullptr) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: logits: expected %lld rows, got NULL", function, Number(args.rows));
+  }
+  if (args.rows > 0 && args.targets == nullptr) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: targets: expected %lld values, got NULL", function, Number(args.rows));
+  }
+  if (!(args.label_smoothing >= 0 && args.label_smoothing < 1)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: label_smoothing: expected 0 <= e < 1, got %g", function, args.label_smoothing);
+  }
+  if (!(args.z_loss_weight >= 0 && std::isfinite(args.z_loss_weight))) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: z_loss_weight: expected finite and >= 0, got %g", function, args.z_loss_weight);
+  }
+  if (!std::isfinite(args.logit_scale) || args.logit_scale == 0) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: logit_scale: expected finite and not 0, got %g", function, args.logit_scale);
+  }
+  if (!(args.logit_softcap >= 0 && std::isfinite(args.logit_softcap))) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: logit_softcap: expected finite and > 0, or 0 for none, got %g", function,
+                    args.logit_softcap);
+  }
+  if (args.reduction != LG_MEAN && args.reduction != LG_SUM && args.reduction != LG_NONE) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: reduction: expected LG_MEAN (0), LG_SUM (1) or LG_NONE (2), got %d", function,
+                    args.reduction);
+  }
+  if (!(args.denominator >= 0 && std::isfinite(args.denominator))) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: denominator: expected finite and > 0, or 0 to count the unmasked rows, got %g",
+                    function, args.denominator);
+  }
+  if (args.reduction != LG_MEAN && (args.denominator != 0 || args.denominator_pointer != nullptr)) {
+    return SetError(LG_INVALID_ARGUMENT,
+                    "%s: denominator: expected none with reduction LG_SUM or LG_NONE (only LG_MEAN divides), got one",
+                    function);
+  }
+  if (args.reduction == LG_NONE && args.loss != nullptr) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: loss: expected NULL with reduction LG_NONE (use losses), got a pointer",
+                    function);
+  }
+  if (args.grad_logits != nullptr) {
+    if (!Fits(args.rows, args.columns, args.grad_row_stride, bytes) ||
+        (args.rows > 1 && (args.grad_row_stride < 0 ? -args.grad_row_stride : args.grad_row_stride) < args.columns)) {
+      return SetError(LG_INVALID_ARGUMENT,
+                      "%s: grad_row_stride: expected at least columns (%lld), so that rows do not overlap, got %lld", function,
+                      Number(args.columns), Number(args.grad_row_stride));
+    }
+    if (OverlapsBadly(args)) {
+      return SetError(LG_INVALID_ARGUMENT,
+                      "%s: grad_logits: expected a buffer apart from logits, or the same pointer and row stride (in place); "
+                      "got logits at %p stride %lld, grad_logits at %p stride %lld",
+                      function, args.logits, Number(args.row_stride), args.grad_logits, Number(args.grad_row_stride));
+    }
+  }
+  if (args.upstream == nullptr && args.upstream_stride != 0) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: upstream_stride: expected 0 where upstream is NULL, got %lld", function,
+                    Number(args.upstream_stride));
+  }
+  if (!Fits(args.rows, 1, args.upstream_stride, 4)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: upstream_stride: rows * upstream_stride must fit in 63 bits of bytes, got %lld",
+                    function, Number(args.upstream_stride));
+  }
+  constexpr std::int64_t kPositions = std::int64_t{1} << 48;
+  if (args.position_base < 0 || args.position_base > kPositions - args.rows) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: position_base: expected 0 to 2^48 - rows, got %lld", function,
+                    Number(args.position_base));
+  }
+  if (args.gauge != nullptr && (args.block < -1 || args.block >= static_cast<std::int32_t>(LG_BLOCK_COUNT))) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: block: expected -1 (by phase) or 0 to %u, got %d", function, LG_BLOCK_COUNT - 1,
+                    args.block);
+  }
+  if (args.stream != nullptr) {
+    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL on the CPU backend, got a stream", function);
+  }
+  if (args.threads < 0) return SetError(LG_INVALID_ARGUMENT, "%s: threads: expected >= 0, got %d", function, args.threads);
+  return LG_OK;
+}
+
+int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_args* args) noexcept {
+  const char* function = "lg_scale_gradient";
+  *args = DefaultScaleArguments();
+  const int code = ReadStructure(given, function, offsetof(lg_scale_gradient_args, upstream_stride), args);
+  if (code != LG_OK) return code;
+  if (args->row_stride == 0) args->row_stride = args->columns;
+  if (!IsLogitsType(args->dtype)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: dtype: expected LG_FP32 (0), LG_BF16 (1) or LG_FP16 (2), got %d", function,
+                    args->dtype);
+  }
+  if (args->rows < 0) return SetError(LG_INVALID_ARGUMENT, "%s: rows: expected >= 0, got %lld", function, Number(args->rows));
+  if (args->columns < 1) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: columns: expected >= 1, got %lld", function, Number(args->columns));
+  }
+  if (!Fits(args->rows, args->columns, args->row_stride, BytesOf(args->dtype)) ||
+      (args->rows > 1 && (args->row_stride < 0 ? -args->row_stride : args->row_stride) < args->columns)) {
+    return SetError(LG_INVALID_ARGUMENT,
+                    "%s: row_stride: expected at least columns (%lld), so that rows do not overlap, got %lld", function,
+                    Number(args->columns), Number(args->row_stride));
+  }
+  if (args->rows > 0 && args->grad == nullptr) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: grad: expected %lld rows, got NULL", function, Number(args->rows));
+  }
+  if (args->rows > 0 && args->upstream == nullptr) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: upstream: expected a scalar or one value a row, got NULL", function);
+  }
+  if (!Fits(args->rows, 1, args->upstream_stride, 4)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: upstream_stride: rows * upstream_stride must fit in 63 bits of bytes, got %lld",
+                    function, Number(args->upstream_stride));
+  }
+  if (args->stream != nullptr) {
+    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL on the CPU backend, got a stream", function);
+  }
+  if (args->threads < 0) return SetError(LG_INVALID_ARGUMENT, "%s: threads: expected >= 0, got %d", function, args->threads);
+  return LG_OK;
+}
+
+cpu::CrossEntropyJob MakeCpuJob(const lg_cross_entropy_args& args) noexcept {
+  const std::int64_t bytes = BytesOf(args.logits_dtype);
+  cpu::CrossEntropyJob job;
+  job.logits = static_cast<const unsigned char*>(args.logits);
+  job.logits_dtype = args.logits_dtype;
+  job.columns = args.columns;
+  job.vocab_size = args.vocab_size;
+  job.row_stride_bytes = args.row_stride * bytes;
+  job.targets = static_cast<const unsigned char*>(args.targets);
+  job.targets_are_int64 = args.target_dtype == LG_INT64;
+  job.target_stride_bytes = args.target_stride * BytesOf(args.target_dtype);
+  job.ignore_index = args.ignore_index;
+  job.label_smoothing = args.label_smoothing;
+  job.z_loss_weight = args.z_loss_weight;
+  job.logit_scale = args.logit_scale;
+  job.logit_softcap = args.logit_softcap;
+  job.losses = args.losses;
+  job.log_z = args.log_z;
+  job.grad = static_cast<unsigned char*>(args.grad_logits);
+  job.grad_row_stride_bytes = args.grad_row_stride * bytes;
+  job.upstream = args.upstream;
+  job.upstream_stride = args.upstream_stride;
+  job.grad_scale = args.grad_scale != nullptr ? static_cast<double>(*args.grad_scale) : 1.0;
+  job.denominator = 1;
+  job.signals = false;
+  job.token_bytes = nullptr;
+  job.token_bytes_size = 0;
+  job.position_base = args.position_base;
+  job.positions = args.positions;
+  return job;
+}
+
+cpu::ScaleJob MakeScaleJob(const lg_scale_gradient_args& args) noexcept {
+  return {static_cast<unsigned char*>(args.grad), args.dtype,    args.columns,
+          args.row_stride * BytesOf(args.dtype),  args.upstream, args.upstream_stride};
+}
+
+}  // namespace lossgauge
