@@ -1,0 +1,70 @@
+#include "server/ctl/connection.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace lossgauge::ctl {
+namespace {
+
+constexpr char kDefaultAddress[] = "127.0.0.1:9789";
+constexpr int kMaxMessageBytes = 64 << 20;  // a page of steps with many ranks in it
+
+}  // namespace
+
+Connection::Connection(const Options& options, const Io& io) : timeout_(absl::Seconds(5)) {
+  const std::string from_environment = io.environment("LOSSGAUGE_ADDRESS");
+  address_ = options.Text("address", from_environment.empty() ? kDefaultAddress : from_environment);
+  if (options.Has("timeout")) absl::ParseDuration(options.Text("timeout"), &timeout_);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetUserAgentPrefix("lossgaugectl");
+  stub_ = v1::LossGauge::NewStub(grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+}
+
+std::unique_ptr<grpc::ClientContext> Connection::NewContext() const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  return context;
+}
+
+int Connection::Explain(const grpc::Status& status, Io& io) const {
+  const std::string said = Printable(status.error_message());
+  const std::string where = Printable(address_);
+  io.err << "lossgaugectl: ";
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+      io.err << "cannot reach lossgauged at " << where << ": " << said << "\n"
+             << "Is lossgauged running? Its --grpc_listen must be what --address or LOSSGAUGE_ADDRESS says here.\n";
+      break;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      io.err << "no answer from " << where << " within " << absl::FormatDuration(timeout_) << "\n"
+             << "Is lossgauged running and not stopped? --timeout gives it longer.\n";
+      break;
+    case grpc::StatusCode::UNIMPLEMENTED:
+      io.err << where << " does not know this call: " << said << "\n"
+             << "Is it lossgauged, and no older than this lossgaugectl?\n";
+      break;
+    case grpc::StatusCode::NOT_FOUND:
+      io.err << said << " (asked " << where << ")\n";
+      break;
+    default:
+      io.err << where << " answered " << status.error_code() << ": " << said << "\n";
+  }
+  return kFailed;
+}
+
+std::string ToJson(const google::protobuf::Message& message, bool indent) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.add_whitespace = indent;
+  std::string json;
+  // Fails on invalid timestamps only, which no server of ours sends; what could be written is then still worth printing.
+  (void)google::protobuf::util::MessageToJsonString(message, &json, options);
+  if (json.empty() || json.back() != '\n') json.push_back('\n');
+  return json;
+}
+
+}  // namespace lossgauge::ctl

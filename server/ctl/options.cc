@@ -1,0 +1,144 @@
+#include "server/ctl/options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+
+namespace lossgauge::ctl {
+namespace {
+
+std::optional<std::int64_t> ParseInteger(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+absl::Status Check(const Flag& flag, const std::string& value) {
+  if (flag.kind == FlagKind::kInteger) {
+    const auto number = ParseInteger(value);
+    if (!number || *number < flag.min || *number > flag.max) {
+      const std::string bounds = flag.max == INT64_MAX ? absl::StrCat("of at least ", flag.min) : absl::StrCat("from ", flag.min, " to ", flag.max);
+      return absl::InvalidArgumentError(absl::StrCat("--", flag.name, " takes a whole number ", bounds, ", not \"", value, "\""));
+    }
+  }
+  if (flag.kind == FlagKind::kDuration) {
+    absl::Duration duration;
+    if (!absl::ParseDuration(value, &duration) || duration <= absl::ZeroDuration() || duration > absl::Hours(24)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag.name, " takes a time with its unit, such as 5s or 300ms, not \"", value, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> OperandNames(const Command& command) { return absl::StrSplit(command.operands, ' ', absl::SkipEmpty()); }
+
+// Edit distance; the words are short.
+std::size_t Distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string Options::Text(const std::string& flag, const std::string& otherwise) const {
+  const auto found = values_.find(flag);
+  return found == values_.end() ? otherwise : found->second;
+}
+
+std::optional<std::int64_t> Options::Integer(const std::string& flag) const {
+  const auto found = values_.find(flag);
+  return found == values_.end() ? std::nullopt : ParseInteger(found->second);
+}
+
+std::vector<Flag> AllFlags(const Command& command) {
+  std::vector<Flag> flags = command.flags;
+  if (command.remote) {
+    flags.push_back({"address", FlagKind::kText, "HOST:PORT", "where lossgauged answers gRPC; else LOSSGAUGE_ADDRESS, else 127.0.0.1:9789"});
+    flags.push_back({"timeout", FlagKind::kDuration, "TIME", "how long to wait for an answer, such as 300ms (default 5s)"});
+  }
+  flags.push_back({"json", FlagKind::kSwitch, "", "print JSON, as under /api/v1/, instead of text"});
+  flags.push_back({"help", FlagKind::kSwitch, "", "say what this command does"});
+  return flags;
+}
+
+std::string Nearest(const std::string& wanted, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, wanted.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const std::size_t distance = Distance(wanted, candidate);
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<std::string>& arguments) {
+  Options options;
+  const std::vector<Flag> flags = AllFlags(command);
+  bool only_operands = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (only_operands || argument.size() < 2 || argument[0] != '-') {
+      options.operands_.push_back(argument);
+      continue;
+    }
+    if (argument == "--") {
+      only_operands = true;
+      continue;
+    }
+    const std::string text = argument == "-h" ? "--help" : argument;
+    const std::size_t equals = text.find('=');
+    const std::string name = text.substr(text[1] == '-' ? 2 : 1, equals == std::string::npos ? equals : equals - (text[1] == '-' ? 2 : 1));
+    const auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& one) { return one.name == name; });
+    if (flag == flags.end()) {
+      std::vector<std::string> names;
+      for (const Flag& one : flags) names.push_back(one.name);
+      const std::string nearest = Nearest(name, names);
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown flag --", name, nearest.empty() ? std::string() : absl::StrCat(", did you mean --", nearest, "?")));
+    }
+    if (flag->kind == FlagKind::kSwitch) {
+      if (equals != std::string::npos) return absl::InvalidArgumentError(absl::StrCat("--", name, " takes no value"));
+      options.values_[name] = "";
+      continue;
+    }
+    std::string value;
+    if (equals != std::string::npos) {
+      value = text.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value: --", name, "=", flag->placeholder));
+    }
+    if (const absl::Status status = Check(*flag, value); !status.ok()) return status;
+    options.values_[name] = value;
+  }
+  if (options.Has("help")) return options;
+  const std::vector<std::string> wanted = OperandNames(command);
+  if (options.operands_.size() < wanted.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(wanted[options.operands_.size()], " is missing"));
+  }
+  if (options.operands_.size() > wanted.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("unexpected \"", options.operands_[wanted.size()], "\""));
+  }
+  return options;
+}
+
+}  // namespace lossgauge::ctl

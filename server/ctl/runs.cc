@@ -1,0 +1,63 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/ctl/commands.h"
+#include "server/ctl/connection.h"
+#include "server/ctl/values.h"
+
+namespace lossgauge::ctl {
+namespace {
+
+Table::Cell AgeCell(const v1::Run& run) {
+  if (!run.verdict().has_last_step_age()) return {"-"};
+  return {Span(ToDuration(run.verdict().last_step_age()))};
+}
+
+int Run(const Options& options, Io& io) {
+  Connection connection(options, io);
+  v1::ListRunsResponse answer;
+  const auto context = connection.NewContext();
+  const grpc::Status status = connection.stub().ListRuns(context.get(), v1::ListRunsRequest(), &answer);
+  if (!status.ok()) return connection.Explain(status, io);
+  if (options.Has("json")) {
+    io.out << ToJson(answer, true);
+    return kDone;
+  }
+  if (answer.runs().empty()) {
+    io.out << "No runs. A job that opens a gauge in lossgauged's --ring_dir appears here by itself.\n";
+    return kDone;
+  }
+  // Ended runs are at rest and come last.
+  std::stable_sort(answer.mutable_runs()->begin(), answer.mutable_runs()->end(), [](const v1::Run& a, const v1::Run& b) {
+    if (a.ended() != b.ended()) return b.ended();
+    const int rank_a = Rank(a.verdict().action());
+    const int rank_b = Rank(b.verdict().action());
+    return rank_a != rank_b ? rank_a < rank_b : a.run() < b.run();
+  });
+  Table table({{"RUN"}, {"VERDICT"}, {"STEP", true}, {"AGE", true}, {"LOSS", true}, {"OPEN", true}, {"REASON"}});
+  for (const v1::Run& run : answer.runs()) {
+    table.Add({{run.run().empty() ? "(no name)" : Printable(run.run()), Tone::kBold},
+               {ActionName(run.verdict().action()), ToneOf(run.verdict().action())},
+               {run.has_last_step() ? absl::StrCat(run.last_step().step()) : "-"},
+               AgeCell(run),
+               {Optional(run.last_step(), &v1::Step::has_loss_nats, &v1::Step::loss_nats)},
+               {absl::StrCat(run.open_incidents_size())},
+               {Printable(run.verdict().reason())}});
+  }
+  table.Print(io);
+  return kDone;
+}
+
+}  // namespace
+
+Command RunsCommand() {
+  return {.name = "runs",
+          .operands = "",
+          .summary = "list the runs, worst verdict first",
+          .details = "AGE is the age of the last step, LOSS is in nats per token, OPEN counts open incidents.",
+          .flags = {},
+          .remote = true,
+          .run = Run};
+}
+
+}  // namespace lossgauge::ctl
