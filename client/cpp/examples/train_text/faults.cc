@@ -31,6 +31,7 @@ constexpr Entry kEntries[] = {
     {Fault::kNanOnce, "nan_once", 1, "one row of one batch is NaN; the update is skipped"},
     {Fault::kMeanOfMeans, "mean_of_means", kForGood, "each micro-batch and rank divides by its own count"},
     {Fault::kWrongDenominator, "wrong_denominator", kForGood, "divides by all positions, masked ones included"},
+    {Fault::kLocalReport, "local_report", kForGood, "each rank logs its own loss as if it were that of all ranks"},
     {Fault::kStopRank, "stop_rank", kForGood, "a rank stops entering steps; the others wait for it until --barrier_timeout_s"},
     {Fault::kKill, "kill", 1, "a rank gets SIGKILL"},
     {Fault::kFreeze, "freeze", 1, "a rank gets SIGSTOP"},

@@ -20,6 +20,7 @@ enum class Fault {
   kNanOnce,           // one poisoned row in one batch; its update is skipped
   kMeanOfMeans,       // each micro-batch and rank divides by its own count
   kWrongDenominator,  // divides by positions, masked ones included
+  kLocalReport,       // each rank logs its own loss as if it were that of all
   kStopRank,          // a rank stops entering steps
   kKill,              // SIGKILL
   kFreeze,            // SIGSTOP

@@ -133,6 +133,7 @@ std::string CheckTogether(const Options& o) {
   if ((o.fault == "mean_of_means" || o.then_fault == "mean_of_means") && o.ranks * o.micro_batches == 1) {
     return "fault mean_of_means needs --ranks or --micro_batches above 1: one count is its own mean";
   }
+  if ((o.fault == "local_report" || o.then_fault == "local_report") && o.ranks == 1) return "fault local_report needs --ranks above 1";
   return "";
 }
 

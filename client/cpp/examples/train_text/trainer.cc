@@ -172,9 +172,10 @@ std::string Trainer::TrainStep(std::int64_t step, bool* stop) {
   sums.next_unmasked = static_cast<double>(UnmaskedOfThisRank());
   sums.stop = stop_->load() ? 1 : 0;
 
-  double scalars[] = {sums.objective, sums.z_loss, sums.log_z, sums.mean_of_means, sums.unmasked, sums.next_unmasked, sums.stop};
+  const double own_loss = sums.Loss();
+  double scalars[] = {sums.objective, sums.z_loss, sums.log_z, sums.unmasked, sums.next_unmasked, sums.stop};
   if (std::string error = group_->Sum(rank_, std::span<double>(scalars)); !error.empty()) return error;
-  sums = {scalars[0], scalars[1], scalars[2], scalars[3], scalars[4], scalars[5], scalars[6]};
+  sums = {scalars[0], scalars[1], scalars[2], scalars[3], scalars[4], scalars[5]};
   if (std::string error = group_->Sum(rank_, std::span<float>(model_.gradients())); !error.empty()) return error;
   if (options_.gradient_reduction == "mean") Scale(model_.gradients(), 1 / static_cast<double>(options_.ranks));
 
@@ -187,7 +188,8 @@ std::string Trainer::TrainStep(std::int64_t step, bool* stop) {
     optimizer_.Update(learning_rate, model_.gradients(), model_.parameters());
   }
 
-  const double reported = ReportedLoss(step, sums);
+  // The loss as the job logs it, smoothing and z-loss included.
+  const double reported = faults_.Active(Fault::kLocalReport, step) ? own_loss : sums.Loss();
   gauge_.SetGradNorm(grad_norm).IgnoreError();
   gauge_.SetLearningRate(learning_rate).IgnoreError();
   gauge_.SetReportedLoss(reported).IgnoreError();
@@ -235,27 +237,16 @@ std::string Trainer::MicroBatch(std::int64_t step, const Batch& batch, StepSums*
   }
   if (const Status status = loss.Run(&gauge_); !status.ok()) return "cross-entropy: " + status.message();
 
-  double objective = 0;
   for (std::int64_t i = 0; i < rows; ++i) {
     const auto at = static_cast<std::size_t>(i);
     if (batch.targets[at] == kIgnoreIndex) continue;
-    objective += losses_[at];
+    sums->objective += losses_[at];
     sums->z_loss += options_.z_loss * log_z_[at] * log_z_[at];
     sums->log_z += log_z_[at];
     loss_bits_ += LossBits(step, batch.first_position + i, losses_[at]);
   }
-  sums->objective += objective;
-  const std::int64_t parts = options_.ranks * options_.micro_batches;
-  sums->mean_of_means += objective / static_cast<double>(std::max<std::int64_t>(1, batch.unmasked()) * parts);
   model_.Backward(pool_, batch.context, logits);
   return "";
-}
-
-// The loss as the job has it, z-loss and smoothing included: a faulty job reports by the same wrong rule that it trains by.
-double Trainer::ReportedLoss(std::int64_t step, const StepSums& sums) const {
-  if (faults_.Active(Fault::kMeanOfMeans, step)) return sums.mean_of_means;
-  if (faults_.Active(Fault::kWrongDenominator, step)) return sums.objective / static_cast<double>(options_.batch * options_.length);
-  return sums.objective / std::max(1.0, sums.unmasked);
 }
 
 std::string Trainer::Evaluate(std::int64_t step, bool report) {
@@ -307,14 +298,18 @@ std::string Trainer::Hang() {
 }
 
 void Trainer::Log(std::int64_t step, const StepSums& sums, double reported, double grad_norm, double learning_rate, bool updated) {
-  const double count = std::max(1.0, sums.unmasked);
-  const double loss = sums.objective / count;
+  const double count = std::max(1.0, sums.unmasked), loss = sums.Loss();
   if (log_file_) {
     std::fprintf(log_file_.get(), "%lld\t%.9g\t%.9g\t%.9g\t%.9g\t%.0f\t%.9g\t%.9g\t%d\n", static_cast<long long>(step), loss, reported,
                  sums.z_loss / count, sums.log_z / count, sums.unmasked, grad_norm, learning_rate, updated ? 1 : 0);
     std::fflush(log_file_.get());
   }
-  if (!updated) std::fprintf(stderr, "train_text: step %lld: gradient norm %g: update skipped\n", static_cast<long long>(step), grad_norm);
+  skipped_ += updated ? 0 : 1;
+  // Once at first, then ever more rarely.
+  if (!updated && (skipped_ & (skipped_ - 1)) == 0) {
+    std::fprintf(stderr, "train_text: step %lld: gradient norm %g: update skipped, number %lld\n", static_cast<long long>(step), grad_norm,
+                 static_cast<long long>(skipped_));
+  }
   if (options_.log_every > 0 && (step % options_.log_every == 0 || step + 1 == options_.steps)) {
     std::printf("step %6lld  loss %.4f nats/token  (z-loss %.4f)  grad norm %.4f  learning rate %.3g  tokens %.0f\n", static_cast<long long>(step), loss,
                 sums.z_loss / count, grad_norm, learning_rate, sums.unmasked);

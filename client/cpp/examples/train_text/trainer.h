@@ -43,10 +43,10 @@ class Trainer {
     double objective = 0;     // of the losses as the library returned them; NaN if a row is
     double z_loss = 0;
     double log_z = 0;
-    double mean_of_means = 0;  // what a job believes that averages the means of its micro-batches
     double unmasked = 0;
     double next_unmasked = 0;  // of the step to come: exchanged early, so that no rank waits before its losses
     double stop = 0;           // ranks that were asked to end
+    double Loss() const { return unmasked > 0 ? objective / unmasked : 0; }  // nats per token
   };
 
   std::string OpenGauge();
@@ -59,7 +59,6 @@ class Trainer {
   // Fills batches_ with this rank's part of a step.
   void LoadStep(std::int64_t step);
   std::int64_t UnmaskedOfThisRank() const;
-  double ReportedLoss(std::int64_t step, const StepSums& sums) const;
   void Log(std::int64_t step, const StepSums& sums, double reported, double grad_norm, double learning_rate, bool updated);
   std::string PrintBits();
 
@@ -80,6 +79,7 @@ class Trainer {
   std::vector<Batch> batches_;  // one per micro-batch; the next step's once this one's are used
   double unmasked_now_ = 0;  // of the step in hand, over all ranks
   std::uint64_t loss_bits_ = 0;
+  std::int64_t skipped_ = 0;  // updates
   std::vector<float> losses_, log_z_;
 };
 
