@@ -90,6 +90,8 @@ struct LossReport {
   std::shared_ptr<const ProducerInfo> producer;
   LossReason reason = LossReason::kOverrun;
   std::uint64_t records = 0;
+  std::uint64_t first_publication = 0;  // of the lost range, which has no gaps; 0 = unknown
+  bool event_ring = false;              // lost events rather than step records
   TimeNs time_ns = 0;
 };
 

@@ -109,6 +109,7 @@ struct SelfView {
   std::uint64_t state_write_errors = 0;
   std::uint64_t state_bytes = 0;
   std::uint64_t late_records = 0;  // of steps already joined
+  std::uint64_t duplicate_records = 0;  // second record of a rank for the same step of an attempt
   std::uint64_t steps_joined = 0;
   std::uint64_t absurd_steps = 0;
   std::uint64_t baseline_resets = 0;  // judge states that could not be restored

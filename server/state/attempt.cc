@@ -1,0 +1,230 @@
+#include "server/state/attempt.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "proto/lossgauge/ring/fixed128.h"
+
+namespace lossgauge::state {
+namespace {
+
+constexpr int kAdoptAfterAbsurd = 3;  // consecutive records that agree with one another: the job really went there
+
+bool SameSizes(const lg_layout& a, const lg_layout& b) {
+  return a.world_size == b.world_size && a.dp.size == b.dp.size && a.tp.size == b.tp.size && a.pp.size == b.pp.size &&
+         a.cp.size == b.cp.size && a.ep.size == b.ep.size;
+}
+
+// By the boot clock; a GPU writer has none and gives its device's timer as wall clock. Absent if the difference is no duration.
+std::optional<double> Elapsed(std::int64_t boot_before, std::int64_t boot, std::int64_t wall_before, std::int64_t wall) {
+  const bool has_boot = boot_before > 0 && boot > 0;
+  const bool has_wall = boot == 0 && boot_before == 0 && wall_before > 0 && wall > 0;
+  std::int64_t elapsed = -1;
+  if (has_boot && boot >= boot_before) elapsed = boot - boot_before;
+  if (has_wall && wall >= wall_before) elapsed = wall - wall_before;
+  if (elapsed < 0 || elapsed > std::int64_t{86'400} * 1'000'000'000) return std::nullopt;
+  return static_cast<double>(elapsed) * 1e-9;
+}
+
+}  // namespace
+
+Attempt::Attempt(std::string name, TimeNs start_ns, TimeNs first_seen_ns) : first_seen_ns_(first_seen_ns) {
+  view_.attempt = std::move(name);
+  view_.start_time_ns = start_ns;
+  view_.first_step = -1;
+}
+
+std::string Attempt::AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptions& options, TimeNs now_ns) {
+  const lg_layout& layout = slot->info->layout;
+  const auto present = ranks_.find(layout.rank);
+  if (present == ranks_.end() && ranks_.size() >= options.max_ranks) return "max_ranks";
+  if (present != ranks_.end() && present->second.slot != nullptr && present->second.slot->IsAlive()) return "duplicate_rank";
+  for (const auto& [rank, state] : ranks_) {
+    if (state.slot != nullptr && rank != layout.rank && !SameSizes(state.slot->info->layout, layout)) return "layout_mismatch";
+  }
+  if (layout.rank == 0 && slot->info->attempt_start_ns > 0) view_.start_time_ns = slot->info->attempt_start_ns;
+  RankState& state = ranks_[layout.rank];
+  state.rank = layout.rank;
+  state.slot = slot;
+  slots_.push_back(std::move(slot));
+  newest_producer_ns_ = now_ns;
+  return "";
+}
+
+SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample sample, const JoinOptions& options) {
+  const lg_step_record& record = sample.record;
+  RankState& state = ranks_[slot->info->layout.rank];
+  state.last_record_time_ns = sample.receive_time_ns;
+
+  if (highest_ && record.step > *highest_ + options.max_step_jump) {
+    const bool agrees = slot->absurd_in_a_row > 0 && record.step > slot->absurd_step &&
+                        record.step - slot->absurd_step <= options.max_step_jump;
+    slot->absurd_in_a_row = agrees ? slot->absurd_in_a_row + 1 : 1;
+    slot->absurd_step = record.step;
+    if (slot->absurd_in_a_row < kAdoptAfterAbsurd) return SampleFate::kAbsurd;
+  }
+  slot->absurd_in_a_row = 0;
+
+  const bool has_joined = last_joined_ && record.step <= *last_joined_;
+  if (has_joined) {
+    const bool is_duplicate = record.step <= slot->last_step;
+    slot->last_step = std::max(slot->last_step, record.step);
+    return is_duplicate ? SampleFate::kDuplicate : SampleFate::kLate;
+  }
+  Pending& pending = pending_[record.step];
+  if (pending.samples.empty()) {
+    pending.first_ns = sample.receive_time_ns;
+    pending.samples.reserve(ranks_.size());
+  }
+  for (const RankSample& other : pending.samples) {
+    if (other.producer->layout.rank == sample.producer->layout.rank) return SampleFate::kDuplicate;
+  }
+
+  const bool follows = slot->last_step >= 0 && record.step == slot->last_step + 1;
+  const auto seconds = follows ? Elapsed(slot->last_boot_ns, record.boot_ns, slot->last_wall_ns, record.wall_ns) : std::nullopt;
+  if (record.step > slot->last_step) {
+    slot->last_step = record.step;
+    slot->last_boot_ns = record.boot_ns;
+    slot->last_wall_ns = record.wall_ns;
+  }
+  if (!highest_ || record.step > *highest_) highest_ = record.step;
+
+  state.step_seconds = seconds;
+  WindowMaxima values;
+  if ((record.present & LG_HAS_LOSS) && record.finite_tokens > 0) {
+    values.loss_nats = lg_fixed128_to_double(record.nll_sum) / static_cast<double>(record.finite_tokens);
+  }
+  if ((record.present & LG_HAS_LOGITS) && record.finite_tokens > 0) {
+    values.max_abs_logit = record.max_abs_logit;
+    values.log_z_max_nats = record.log_z_max;
+  }
+  if (record.present & LG_HAS_GRAD_NORM) values.grad_norm = record.grad_norm;
+  values.step_seconds = seconds;
+  state.windows.Add(sample.receive_time_ns, values);
+  state.last_sample = sample;
+
+  pending.samples.push_back(std::move(sample));
+  ++pending_samples_;
+  return SampleFate::kPending;
+}
+
+bool Attempt::IsComplete(std::int64_t step, const Pending& pending) const {
+  if (pending.samples.size() == ranks_.size()) return true;
+  for (const auto& [rank, state] : ranks_) {
+    if (state.slot == nullptr || state.slot->info->layout.has_loss == 0 || state.slot->IsDone() || state.slot->last_step > step) continue;
+    const bool delivered = std::any_of(pending.samples.begin(), pending.samples.end(),
+                                       [r = rank](const RankSample& s) { return s.producer->layout.rank == r; });
+    if (!delivered) return false;
+  }
+  return true;
+}
+
+std::optional<JoinedStep> Attempt::TakeStep(const JoinOptions& options, TimeNs now_ns) {
+  if (pending_.empty()) return std::nullopt;
+  auto it = pending_.begin();
+  const bool has_timed_out = now_ns - it->second.first_ns >= options.join_timeout_ns;
+  const bool is_full = pending_samples_ > options.max_pending;
+  if (!has_timed_out && !is_full) {
+    // Ranks of one job do not open their rings at the same moment: while some of the world may still appear, nobody is counted absent.
+    const std::uint32_t world = it->second.samples.empty() ? 1 : it->second.samples.front().producer->layout.world_size;
+    const bool is_settling = ranks_.size() < world && now_ns - newest_producer_ns_ < options.join_timeout_ns;
+    if (is_settling || !IsComplete(it->first, it->second)) return std::nullopt;
+  }
+  std::vector<RankSample> samples = std::move(it->second.samples);
+  pending_samples_ -= samples.size();
+  pending_.erase(it);
+  std::sort(samples.begin(), samples.end(),
+            [](const RankSample& a, const RankSample& b) { return a.producer->layout.rank < b.producer->layout.rank; });
+  std::optional<JoinedStep> joined = JoinSamples(std::move(samples));
+  FinishStep(&*joined, now_ns);
+  return joined;
+}
+
+void Attempt::FinishStep(JoinedStep* joined, TimeNs now_ns) {
+  StepSummary& summary = joined->summary;
+  std::size_t next = 0;
+  for (const auto& [rank, state] : ranks_) {
+    while (next < joined->samples.size() && joined->samples[next].producer->layout.rank < rank) ++next;
+    const bool delivered = next < joined->samples.size() && joined->samples[next].producer->layout.rank == rank;
+    if (delivered || state.slot == nullptr || state.slot->info->layout.has_loss == 0) continue;
+    if (state.slot->HasEnded() && state.slot->last_step < summary.step) continue;  // left the job in order
+    summary.missing_ranks.push_back(rank);
+  }
+  summary.complete = summary.missing_ranks.empty();
+
+  std::int64_t boot = 0, wall = 0;
+  for (const RankSample& sample : joined->samples) {
+    boot = std::max(boot, sample.record.boot_ns);
+    wall = std::max(wall, sample.record.wall_ns);
+  }
+  if (last_joined_ && summary.step == *last_joined_ + 1) summary.step_seconds = Elapsed(last_boot_ns_, boot, last_wall_ns_, wall);
+  last_boot_ns_ = boot;
+  last_wall_ns_ = wall;
+  last_joined_ = summary.step;
+  last_step_time_ns_ = summary.receive_time_ns > 0 ? summary.receive_time_ns : now_ns;
+  if (view_.first_step < 0) view_.first_step = summary.step;
+  view_.last_step = summary.step;
+  ++view_.steps;
+}
+
+std::uint64_t Attempt::OldestPending(const SegmentId& segment, std::uint64_t otherwise) const {
+  std::uint64_t oldest = otherwise;
+  for (const auto& [step, pending] : pending_) {
+    for (const RankSample& sample : pending.samples) {
+      if (sample.producer->segment == segment) oldest = std::min(oldest, sample.publication);
+    }
+  }
+  return oldest;
+}
+
+bool Attempt::Counts(const ProducerInfo& info) const {
+  if (info.layout.has_loss == 0) return false;
+  if (info.layout.tp.size <= 1) return true;
+  const auto group = [](const lg_layout& l) { return std::make_tuple(l.dp.index, l.cp.index, l.pp.index); };
+  for (const auto& [rank, state] : ranks_) {
+    if (state.slot == nullptr) continue;
+    const lg_layout& peer = state.slot->info->layout;
+    if (peer.has_loss != 0 && group(peer) == group(info.layout) && peer.tp.index < info.layout.tp.index) return false;
+  }
+  return true;
+}
+
+bool Attempt::HasLiveProducer() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->IsAlive(); });
+}
+
+bool Attempt::HasLostProducer() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    const auto& slot = entry.second.slot;
+    return slot != nullptr && slot->has_liveness && slot->liveness.producer_state == ProducerState::kLost;
+  });
+}
+
+bool Attempt::HasEnded() const {
+  if (ranks_.empty() || !pending_.empty()) return false;
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    return entry.second.slot != nullptr && entry.second.slot->HasEnded() && entry.second.slot->IsDone();
+  });
+}
+
+bool Attempt::HasFailed() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    return entry.second.slot != nullptr && entry.second.slot->HasEnded() && entry.second.slot->liveness.closed == LG_CLOSE_FAILED;
+  });
+}
+
+AttemptView Attempt::View() const {
+  AttemptView view = view_;
+  if (view.first_step < 0) view.first_step = 0;
+  if (HasLiveProducer()) {
+    view.state = "running";
+  } else if (HasLostProducer()) {
+    view.state = "lost";
+  } else {
+    view.state = HasFailed() ? "failed" : "ended";
+  }
+  return view;
+}
+
+}  // namespace lossgauge::state

@@ -1,0 +1,127 @@
+// One attempt of a run: its producers on this node and the joining of their steps.
+//
+// Steps leave in rising order. A step leaves when every rank that owes it has delivered it or can no longer do so (it went past the step, or
+// is dead and drained), or when the join timeout has passed since its first record. Memory is bounded: beyond `max_pending` samples
+// the oldest step leaves at once. Drain thread only.
+#ifndef LOSSGAUGE_SERVER_STATE_ATTEMPT_H_
+#define LOSSGAUGE_SERVER_STATE_ATTEMPT_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/state/joined_step.h"
+#include "server/state/snapshot.h"
+#include "server/state/window_maxima.h"
+
+namespace lossgauge::state {
+
+struct JoinOptions {
+  std::int64_t join_timeout_ns = 2'000'000'000;
+  std::size_t max_pending = 4096;            // samples of one attempt waiting for their step
+  std::int64_t max_step_jump = 1'000'000;    // beyond the highest accepted step: flagged, not adopted
+  std::size_t max_ranks = 1024;              // of one attempt on this node
+};
+
+// One segment as the run book knows it.
+struct ProducerSlot {
+  std::shared_ptr<const ProducerInfo> info;
+  std::uint64_t next_steps = 1;      // first publication not handed over yet
+  std::uint64_t next_events = 1;
+  std::uint64_t counted_steps = 1;   // publications below were counted as read or lost, perhaps before a restart
+  std::uint64_t counted_events = 1;
+  RankTotals seen;                   // the segment's cumulative totals applied so far
+  LivenessReport liveness;
+  bool has_liveness = false;
+  bool gone = false;                 // file vanished: nothing more will come
+  bool dirty = true;                 // cursor row differs from the store's
+  std::int64_t last_step = -1;       // highest delivered (block 0)
+  std::int64_t last_boot_ns = 0;     // of its last sample
+  std::int64_t last_wall_ns = 0;
+  int absurd_in_a_row = 0;
+  std::int64_t absurd_step = 0;
+
+  bool IsAlive() const {
+    return !gone && (!has_liveness || liveness.producer_state == ProducerState::kLive ||
+                     liveness.producer_state == ProducerState::kFrozen);
+  }
+  bool IsDone() const { return gone || (has_liveness && !IsAlive() && liveness.drained); }
+  bool HasEnded() const { return has_liveness && liveness.producer_state == ProducerState::kEnded; }
+};
+
+// What a run shows of a rank of its newest attempt.
+struct RankState {
+  std::uint32_t rank = 0;
+  std::shared_ptr<ProducerSlot> slot;  // the newest segment of this rank
+  std::optional<RankSample> last_sample;
+  std::optional<double> step_seconds;
+  WindowTracker windows;
+  TimeNs last_record_time_ns = 0;
+};
+
+enum class SampleFate { kPending, kLate, kDuplicate, kAbsurd };
+
+class Attempt {
+ public:
+  Attempt(std::string name, TimeNs start_ns, TimeNs first_seen_ns);
+
+  // "" if admitted, else the cause of the refusal: "duplicate_rank", "max_ranks", "layout_mismatch".
+  std::string AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptions& options, TimeNs now_ns);
+  SampleFate AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample sample, const JoinOptions& options);
+  // The next step that may leave, in rising order; nothing if none may yet.
+  std::optional<JoinedStep> TakeStep(const JoinOptions& options, TimeNs now_ns);
+  // First publication of the segment that is still waiting here, or `otherwise`.
+  std::uint64_t OldestPending(const SegmentId& segment, std::uint64_t otherwise) const;
+  // True for the rank whose sums stand for its tensor-parallel group in run totals.
+  bool Counts(const ProducerInfo& info) const;
+
+  bool HasLiveProducer() const;
+  bool HasLostProducer() const;
+  // All producers have ended, are drained, and nothing waits.
+  bool HasEnded() const;
+  bool HasFailed() const;
+  bool HasPending() const { return !pending_.empty(); }
+  AttemptView View() const;
+
+  const std::string& name() const { return view_.attempt; }
+  TimeNs start_ns() const { return view_.start_time_ns; }
+  void set_start_ns(TimeNs start_ns) { view_.start_time_ns = start_ns; }
+  void set_resumed_after(std::int64_t step) { view_.resumed_after_step = step; }
+  TimeNs first_seen_ns() const { return first_seen_ns_; }
+  std::optional<std::int64_t> last_joined_step() const { return last_joined_; }
+  TimeNs last_step_time_ns() const { return last_step_time_ns_; }
+  const std::map<std::uint32_t, RankState>& ranks() const { return ranks_; }
+  std::map<std::uint32_t, RankState>& ranks() { return ranks_; }
+  const std::vector<std::shared_ptr<ProducerSlot>>& slots() const { return slots_; }
+  std::vector<std::shared_ptr<ProducerSlot>>& slots() { return slots_; }
+
+ private:
+  friend class RunCodec;
+  struct Pending {
+    std::vector<RankSample> samples;
+    TimeNs first_ns = 0;
+  };
+
+  bool IsComplete(std::int64_t step, const Pending& pending) const;
+  void FinishStep(JoinedStep* joined, TimeNs now_ns);
+
+  AttemptView view_;
+  TimeNs first_seen_ns_;
+  TimeNs newest_producer_ns_ = 0;  // when the last producer was admitted
+  std::map<std::uint32_t, RankState> ranks_;
+  std::vector<std::shared_ptr<ProducerSlot>> slots_;  // all segments, successors of a rank included
+  std::map<std::int64_t, Pending> pending_;
+  std::size_t pending_samples_ = 0;
+  std::optional<std::int64_t> last_joined_;
+  std::optional<std::int64_t> highest_;  // accepted step
+  std::int64_t last_boot_ns_ = 0;        // of the last joined step
+  std::int64_t last_wall_ns_ = 0;
+  TimeNs last_step_time_ns_ = 0;
+};
+
+}  // namespace lossgauge::state
+
+#endif  // LOSSGAUGE_SERVER_STATE_ATTEMPT_H_

@@ -1,0 +1,438 @@
+#include "server/state/run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/state/rank_progress.h"
+#include "server/state/run_codec.h"
+
+namespace lossgauge::state {
+namespace {
+
+constexpr std::int64_t kPresenceEveryNs = 1'000'000'000;
+
+// How many publications of [first, first + records) were not counted before; the mark moves past them.
+std::uint64_t CountNew(std::uint64_t first, std::uint64_t records, std::uint64_t* counted) {
+  const std::uint64_t end = first + records;
+  if (first == 0) return records;
+  if (end <= *counted) return 0;
+  const std::uint64_t fresh = end - std::max(first, *counted);
+  *counted = end;
+  return fresh;
+}
+
+WindowMaxima MaximaOf(const StepSummary& step) {
+  return {step.loss_nats, step.max_abs_logit, step.grad_norm, step.log_z_max_nats, step.step_seconds};
+}
+
+}  // namespace
+
+const char* PhaseName(std::uint64_t phase) {
+  switch (phase) {
+    case LG_PHASE_TRAIN: return "train";
+    case LG_PHASE_WARM_UP: return "warm_up";
+    case LG_PHASE_EVALUATION: return "evaluation";
+    case LG_PHASE_CHECKPOINT: return "checkpoint";
+    case LG_PHASE_DATA_LOADING: return "data_loading";
+    default: return "other";
+  }
+}
+
+Run::Run(std::string name, std::unique_ptr<RunJudge> judge, const RunOptions& options, TimeNs now_ns)
+    : name_(std::move(name)), judge_(std::move(judge)), options_(options), first_seen_ns_(now_ns), last_activity_ns_(now_ns) {}
+
+Attempt* Run::FindAttempt(const std::string& name) {
+  for (const auto& attempt : attempts_) {
+    if (attempt->name() == name) return attempt.get();
+  }
+  return nullptr;
+}
+
+// The one with the latest start; a live one before a dead one, because a wall clock that was set back must not hide the job that runs.
+Attempt* Run::Newest() {
+  for (auto it = attempts_.rbegin(); it != attempts_.rend(); ++it) {
+    if ((*it)->HasLiveProducer()) return it->get();
+  }
+  return attempts_.empty() ? nullptr : attempts_.back().get();
+}
+
+void Run::OrderAttempts() {
+  std::stable_sort(attempts_.begin(), attempts_.end(),
+                   [](const auto& a, const auto& b) { return a->start_ns() < b->start_ns(); });
+}
+
+void Run::BoundAttempts() {
+  for (auto it = attempts_.begin(); attempts_.size() > options_.max_attempts && it != attempts_.end();) {
+    const bool can_go = !(*it)->HasLiveProducer() && !(*it)->HasPending() && it->get() != Newest() &&
+                        std::all_of((*it)->slots().begin(), (*it)->slots().end(),
+                                    [](const auto& slot) { return slot->IsDone() && !slot->dirty; });
+    it = can_go ? attempts_.erase(it) : it + 1;
+  }
+}
+
+std::string Run::AddProducer(std::shared_ptr<ProducerSlot> slot, TimeNs now_ns) {
+  const ProducerInfo& info = *slot->info;
+  Attempt* attempt = FindAttempt(info.attempt);
+  const bool is_new = attempt == nullptr;
+  std::unique_ptr<Attempt> made;
+  if (is_new) {
+    made = std::make_unique<Attempt>(info.attempt, info.attempt_start_ns, now_ns);
+    attempt = made.get();
+  }
+  if (std::string cause = attempt->AddSlot(std::move(slot), options_.join, now_ns); !cause.empty()) return cause;
+  if (is_new) attempts_.push_back(std::move(made));
+  OrderAttempts();
+  BoundAttempts();
+  dirty_ = presence_dirty_ = true;
+  last_activity_ns_ = now_ns;
+  return "";
+}
+
+void Run::OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample sample, BookCounters* counters) {
+  Attempt* attempt = FindAttempt(slot->info->attempt);
+  if (attempt == nullptr) return;
+  const std::uint32_t rank = slot->info->layout.rank;
+  const bool is_new = CountNew(sample.publication, 1, &slot->counted_steps) > 0;
+  slot->next_steps = sample.publication + 1;
+  slot->dirty = dirty_ = true;
+  last_activity_ns_ = sample.receive_time_ns;
+  RankTotals delta;
+  if (sample.record.block == 0) delta = TakeProgress(sample.record, &slot->seen);
+  delta.records_read = is_new ? 1 : 0;
+  AddTotals(delta, TotalsOf(rank));
+  if (attempt->Counts(*slot->info)) {
+    AddTotals(delta, &totals_);
+  } else {
+    totals_.records_read += delta.records_read;
+  }
+  if (sample.record.block != 0) return;  // evaluation and further heads: in the totals of their own blocks only
+
+  switch (attempt->AddSample(slot, std::move(sample), options_.join)) {
+    case SampleFate::kPending: break;
+    case SampleFate::kLate: counters->late_records += is_new; break;
+    case SampleFate::kDuplicate: counters->duplicate_records += is_new; break;
+    case SampleFate::kAbsurd: counters->absurd_steps += is_new; break;
+  }
+}
+
+void Run::OnEvent(const std::shared_ptr<ProducerSlot>& slot, const ProducerEvent& event) {
+  const bool is_new = CountNew(event.publication, 1, &slot->counted_events) > 0;
+  slot->next_events = event.publication + 1;
+  slot->dirty = dirty_ = true;
+  last_activity_ns_ = event.receive_time_ns;
+  TotalsOf(slot->info->layout.rank)->records_read += is_new;
+  totals_.records_read += is_new;
+  switch (event.kind) {
+    case LG_EVENT_CHECKPOINT:
+      if (!last_checkpoint_ || event.step >= last_checkpoint_->step || slot->info->attempt == (Newest() ? Newest()->name() : "")) {
+        last_checkpoint_ = ResumePoint{event.step, event.text};
+      }
+      break;
+    case LG_EVENT_PHASE_BEGIN: slot->liveness.phase = event.phase; break;
+    case LG_EVENT_PHASE_END: slot->liveness.phase = LG_PHASE_TRAIN; break;
+    case LG_EVENT_EVALUATION:
+      evaluation_loss_nats_ = event.value;
+      evaluation_step_ = event.step;
+      break;
+    case LG_EVENT_RESUME:
+      if (Attempt* attempt = FindAttempt(slot->info->attempt); attempt != nullptr && event.step >= 0) attempt->set_resumed_after(event.step);
+      break;
+    default: break;
+  }
+  presence_dirty_ = judge_dirty_ = true;
+  if (event.kind == LG_EVENT_END) {
+    ends_.push_back(event);  // the steps before it come first
+  } else if (event.kind <= LG_EVENT_NOTE) {
+    judge_->OnEvent(event);  // kinds of a later minor are skipped
+  }
+}
+
+void Run::HandOverEnds() {
+  std::erase_if(ends_, [this](const ProducerEvent& event) {
+    const Attempt* attempt = FindAttempt(event.producer->attempt);
+    if (attempt != nullptr && attempt->HasPending()) return false;
+    judge_->OnEvent(event);
+    dirty_ = judge_dirty_ = true;
+    return true;
+  });
+}
+
+void Run::OnLiveness(const std::shared_ptr<ProducerSlot>& slot, const LivenessReport& report) {
+  const bool is_first = !slot->has_liveness;
+  const bool changed = is_first || slot->liveness.producer_state != report.producer_state || slot->liveness.drained != report.drained ||
+                       slot->liveness.phase != report.phase || slot->liveness.closed != report.closed;
+  slot->liveness = report;
+  slot->has_liveness = true;
+  if (changed) {
+    dirty_ = presence_dirty_ = true;
+    slot->dirty = true;
+    last_activity_ns_ = report.time_ns;
+  }
+  if (report.producer_state == ProducerState::kLive || report.producer_state == ProducerState::kFrozen) {
+    last_activity_ns_ = report.time_ns;
+    if (!is_first) return;
+    // A live attempt that appears after the newest one died is newer, whatever a wall clock that was set back says.
+    Attempt* mine = FindAttempt(slot->info->attempt);
+    Attempt* last = attempts_.empty() ? nullptr : attempts_.back().get();
+    if (mine != nullptr && last != nullptr && mine != last && !last->HasLiveProducer() && mine->first_seen_ns() > last->first_seen_ns()) {
+      mine->set_start_ns(last->start_ns() + 1);
+      OrderAttempts();
+    }
+  }
+}
+
+void Run::OnLoss(const std::shared_ptr<ProducerSlot>& slot, const LossReport& report) {
+  std::uint64_t* counted = report.event_ring ? &slot->counted_events : &slot->counted_steps;
+  std::uint64_t* next = report.event_ring ? &slot->next_events : &slot->next_steps;
+  const std::uint64_t fresh = CountNew(report.first_publication, report.records, counted);
+  if (report.first_publication > 0) *next = report.first_publication + report.records;
+  slot->dirty = dirty_ = true;
+  if (fresh == 0) return;
+  const auto reason = static_cast<std::size_t>(report.reason);
+  TotalsOf(slot->info->layout.rank)->records_lost[reason] += fresh;
+  totals_.records_lost[reason] += fresh;
+  LossReport told = report;
+  told.records = fresh;
+  judge_->OnLoss(told);
+  judge_dirty_ = presence_dirty_ = true;
+}
+
+void Run::OnGone(const std::shared_ptr<ProducerSlot>& slot) {
+  slot->gone = true;
+  dirty_ = presence_dirty_ = true;
+}
+
+bool Run::Acknowledge(const std::string& incident_id, const Acknowledgement& acknowledgement, Incident* out) {
+  if (!judge_->Acknowledge(incident_id, acknowledgement)) return false;
+  dirty_ = judge_dirty_ = true;
+  for (const Incident& incident : judge_->Incidents()) {
+    if (incident.id == incident_id) *out = incident;
+  }
+  return true;
+}
+
+std::uint64_t Run::OnAction(const LedgerEntry& entry, Transaction* out) {
+  judge_->OnAction(entry);
+  dirty_ = judge_dirty_ = true;
+  out->ledger.emplace_back(name_, entry);
+  return ++ledger_entries_;
+}
+
+void Run::JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCounters* counters) {
+  while (std::optional<JoinedStep> joined = attempt->TakeStep(options_.join, now_ns)) {
+    joined->summary.sequence = next_sequence_++;
+    ++counters->steps_joined;
+    windows_.Add(joined->summary.receive_time_ns, MaximaOf(joined->summary));
+    judge_->OnStep(*joined);
+    auto summary = std::make_shared<const StepSummary>(std::move(joined->summary));
+    recent_.Push(summary);
+    if (attempt == Newest()) last_step_ = summary;
+    out->steps.emplace_back(name_, std::move(summary));
+    dirty_ = judge_dirty_ = presence_dirty_ = true;
+  }
+}
+
+Presence Run::MakePresence(TimeNs now_ns, bool source_reachable) const {
+  Presence presence;
+  presence.now_ns = now_ns;
+  presence.source_reachable = source_reachable;
+  const Attempt* newest = Newest();
+  if (newest == nullptr) return presence;
+  presence.newest_attempt = newest->name();
+  presence.last_step = newest->last_joined_step();
+  presence.last_step_time_ns = newest->last_step_time_ns();
+  presence.first_seen_ns = newest->first_seen_ns();
+  for (const auto& [rank, state] : newest->ranks()) {
+    if (state.slot == nullptr || !state.slot->has_liveness) continue;
+    presence.producers.push_back(state.slot->liveness);
+    if (state.slot->info->layout.has_loss != 0 && !state.slot->HasEnded()) presence.expected_ranks.push_back(rank);
+  }
+  for (const auto& attempt : attempts_) {
+    if (attempt.get() == newest) continue;
+    for (const auto& [rank, state] : attempt->ranks()) {
+      if (state.slot != nullptr && state.slot->has_liveness && state.slot->IsAlive()) presence.producers.push_back(state.slot->liveness);
+    }
+  }
+  for (const std::uint64_t lost : totals_.records_lost) presence.records_lost += lost;
+  return presence;
+}
+
+void Run::UpdateEnd(TimeNs now_ns) {
+  const Attempt* newest = Newest();
+  const bool has_ended = newest != nullptr && newest->HasEnded();
+  if (has_ended && !ended_) ended_time_ns_ = now_ns;
+  if (has_ended != ended_) dirty_ = true;
+  ended_ = has_ended;
+  failed_ = has_ended && newest->HasFailed();
+  if (!ended_) ended_time_ns_ = 0;
+  phase_ = "train";
+  if (ended_) {
+    phase_ = "ended";
+  } else if (newest != nullptr) {
+    for (const auto& [rank, state] : newest->ranks()) {
+      if (state.slot == nullptr || !state.slot->IsAlive()) continue;
+      phase_ = PhaseName(state.slot->liveness.phase);
+      break;
+    }
+  }
+}
+
+bool Run::Advance(TimeNs now_ns, bool source_reachable, Transaction* out, BookCounters* counters) {
+  for (const auto& attempt : attempts_) JoinSteps(attempt.get(), now_ns, out, counters);
+  HandOverEnds();
+  if (presence_dirty_ || now_ns - last_presence_ns_ >= kPresenceEveryNs) {
+    UpdateEnd(now_ns);
+    judge_->OnPresence(MakePresence(now_ns, source_reachable));
+    last_presence_ns_ = now_ns;
+    presence_dirty_ = false;
+    judge_dirty_ = true;
+  }
+  if (!judge_dirty_) return dirty_;
+  judge_dirty_ = false;
+  std::vector<Incident> changed = judge_->TakeChangedIncidents();
+  if (!changed.empty()) {
+    dirty_ = true;
+    for (Incident& incident : changed) out->incidents.push_back(std::move(incident));
+  }
+  Verdict verdict = judge_->Evaluate(now_ns);
+  if (!has_verdict_ || DiffersInSubstance(verdict_, verdict)) {
+    ++verdict_changes_;
+    dirty_ = true;
+    out->verdicts.emplace_back(name_, verdict);
+  }
+  has_verdict_ = true;
+  verdict_ = std::move(verdict);
+  incidents_ = judge_->Incidents();
+  incident_counters_ = judge_->counters();
+  return true;
+}
+
+void Run::AppendRows(TimeNs now_ns, Transaction* out) const {
+  RunRow& row = out->runs.emplace_back();
+  row.run = name_;
+  row.state = RunCodec::Encode(*this);
+  row.judge = judge_->Save();
+  row.updated_ns = now_ns;
+  for (const auto& attempt : attempts_) {
+    for (const auto& slot : attempt->slots()) {
+      if (!slot->dirty || slot->gone) continue;
+      CursorRow& cursor = out->cursors.emplace_back();
+      cursor.segment = slot->info->segment;
+      cursor.run = name_;
+      cursor.attempt = attempt->name();
+      cursor.rank = slot->info->layout.rank;
+      // Samples that wait for their step are not in the store: after a restart they are read again.
+      cursor.next_steps_publication = attempt->OldestPending(cursor.segment, slot->next_steps);
+      cursor.next_events_publication = slot->next_events;
+      for (const ProducerEvent& end : ends_) {
+        if (end.producer->segment == cursor.segment) cursor.next_events_publication = std::min(cursor.next_events_publication, end.publication);
+      }
+      cursor.totals = RunCodec::EncodeSlotTotals(*slot);
+      cursor.updated_ns = now_ns;
+    }
+  }
+}
+
+bool Run::Restore(const RunRow& row, BookCounters* counters, TimeNs now_ns) {
+  if (!row.state.empty() && !RunCodec::Decode(row.state, this, now_ns)) return false;
+  if (!row.judge.empty() && !judge_->Restore(row.judge).ok()) ++counters->baseline_resets;
+  dirty_ = judge_dirty_ = presence_dirty_ = true;
+  return true;
+}
+
+void Run::RestoreSteps(std::vector<StepSummary> oldest_first) {
+  const Attempt* newest = Newest();
+  for (StepSummary& step : oldest_first) {
+    if (step.sequence >= next_sequence_) continue;
+    auto shared = std::make_shared<const StepSummary>(std::move(step));
+    if (newest != nullptr && shared->attempt == newest->name()) last_step_ = shared;
+    recent_.Push(std::move(shared));
+  }
+}
+
+void Run::MarkCommitted() {
+  dirty_ = false;
+  for (const auto& attempt : attempts_) {
+    for (const auto& slot : attempt->slots()) slot->dirty = false;
+  }
+}
+
+bool Run::HasLiveProducer() const {
+  return std::any_of(attempts_.begin(), attempts_.end(), [](const auto& attempt) { return attempt->HasLiveProducer(); });
+}
+
+std::vector<std::shared_ptr<ProducerSlot>> Run::Slots() const {
+  std::vector<std::shared_ptr<ProducerSlot>> slots;
+  for (const auto& attempt : attempts_) slots.insert(slots.end(), attempt->slots().begin(), attempt->slots().end());
+  return slots;
+}
+
+std::shared_ptr<ProducerSlot> Run::FindSlot(const SegmentId& segment) const {
+  for (const auto& attempt : attempts_) {
+    for (const auto& slot : attempt->slots()) {
+      if (slot->info->segment == segment) return slot;
+    }
+  }
+  return nullptr;
+}
+
+void Run::SettleRestored() {
+  for (const auto& attempt : attempts_) {
+    for (const auto& slot : attempt->slots()) {
+      if (!slot->gone || !slot->has_liveness || slot->HasEnded()) continue;
+      slot->liveness.producer_state = ProducerState::kLost;
+    }
+  }
+  presence_dirty_ = true;
+}
+
+std::size_t Run::rank_count() const {
+  const Attempt* newest = Newest();
+  return newest == nullptr ? 0 : newest->ranks().size();
+}
+
+std::shared_ptr<const RunSnapshot> Run::Snapshot(TimeNs now_ns, std::size_t max_recent_steps) {
+  recent_.Trim(max_recent_steps);
+  auto snapshot = std::make_shared<RunSnapshot>();
+  snapshot->run = name_;
+  for (const auto& attempt : attempts_) snapshot->attempts.push_back(attempt->View());
+  if (Attempt* newest = Newest(); newest != nullptr) {
+    bool has_layout = false;
+    for (const auto& [rank, state] : newest->ranks()) {
+      if (state.slot == nullptr) continue;
+      RankView& view = snapshot->ranks.emplace_back();
+      view.rank = rank;
+      view.producer = state.slot->info;
+      view.liveness = state.slot->liveness;
+      if (view.liveness.producer == nullptr) view.liveness.producer = state.slot->info;
+      view.last_sample = state.last_sample;
+      view.step_seconds = state.step_seconds;
+      view.max_60s = state.windows.Maxima(now_ns);
+      view.totals = rank_totals_[rank];
+      view.last_record_time_ns = state.last_record_time_ns;
+      if (!has_layout) snapshot->layout = state.slot->info->layout;
+      has_layout = true;
+    }
+  }
+  snapshot->recent_steps = recent_.Chunks();
+  snapshot->last_step = last_step_;
+  snapshot->next_sequence = next_sequence_;
+  snapshot->incidents = incidents_;
+  snapshot->incident_counters = incident_counters_;
+  snapshot->verdict = verdict_;
+  snapshot->verdict_changes = verdict_changes_;
+  snapshot->phase = phase_;
+  snapshot->ended = ended_;
+  snapshot->failed = failed_;
+  snapshot->first_seen_ns = first_seen_ns_;
+  snapshot->ended_time_ns = ended_time_ns_;
+  snapshot->last_checkpoint = last_checkpoint_;
+  snapshot->evaluation_loss_nats = evaluation_loss_nats_;
+  snapshot->evaluation_step = evaluation_step_;
+  snapshot->mode = options_.mode;
+  snapshot->totals = totals_;
+  snapshot->max_60s = windows_.Maxima(now_ns);
+  return snapshot;
+}
+
+}  // namespace lossgauge::state

@@ -1,0 +1,125 @@
+// One run: its attempts, its judge, its totals, and what it shows. Drain thread only.
+#ifndef LOSSGAUGE_SERVER_STATE_RUN_H_
+#define LOSSGAUGE_SERVER_STATE_RUN_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/state/attempt.h"
+#include "server/state/judge.h"
+#include "server/state/recent_steps.h"
+#include "server/state/snapshot.h"
+#include "server/state/store.h"
+#include "server/state/window_maxima.h"
+
+namespace lossgauge::state {
+
+struct RunOptions {
+  JoinOptions join;
+  std::size_t max_attempts = 64;        // kept in memory; the oldest dead ones go first
+  std::string mode = "advise";
+};
+
+// Counts over all runs, for SelfView.
+struct BookCounters {
+  std::uint64_t late_records = 0;
+  std::uint64_t duplicate_records = 0;
+  std::uint64_t absurd_steps = 0;
+  std::uint64_t steps_joined = 0;
+  std::uint64_t baseline_resets = 0;
+};
+
+class Run {
+ public:
+  Run(std::string name, std::unique_ptr<RunJudge> judge, const RunOptions& options, TimeNs now_ns);
+
+  // "" or the cause of the refusal.
+  std::string AddProducer(std::shared_ptr<ProducerSlot> slot, TimeNs now_ns);
+  void OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample sample, BookCounters* counters);
+  void OnEvent(const std::shared_ptr<ProducerSlot>& slot, const ProducerEvent& event);
+  void OnLiveness(const std::shared_ptr<ProducerSlot>& slot, const LivenessReport& report);
+  void OnLoss(const std::shared_ptr<ProducerSlot>& slot, const LossReport& report);
+  void OnGone(const std::shared_ptr<ProducerSlot>& slot);
+  bool Acknowledge(const std::string& incident_id, const Acknowledgement& acknowledgement, Incident* out);
+  std::uint64_t OnAction(const LedgerEntry& entry, Transaction* out);
+
+  // Joins what may be joined, shows it to the judge, evaluates; appends history to `out`. True if anything changed that a reader could see.
+  bool Advance(TimeNs now_ns, bool source_reachable, Transaction* out, BookCounters* counters);
+
+  // Rows for the store: the run's own, and a cursor for each of its segments that changed. Clears dirty marks only in MarkCommitted.
+  void AppendRows(TimeNs now_ns, Transaction* out) const;
+  void MarkCommitted();
+  bool dirty() const { return dirty_; }
+  bool Restore(const RunRow& row, BookCounters* counters, TimeNs now_ns);  // false: unreadable, the run starts clean
+  void RestoreSteps(std::vector<StepSummary> oldest_first);
+  void RestoreLedger(std::uint64_t entries) { ledger_entries_ = entries; }
+
+  std::shared_ptr<const RunSnapshot> Snapshot(TimeNs now_ns, std::size_t max_recent_steps);
+
+  const std::string& name() const { return name_; }
+  bool ended() const { return ended_; }
+  TimeNs ended_time_ns() const { return ended_time_ns_; }
+  bool HasLiveProducer() const;
+  TimeNs last_activity_ns() const { return last_activity_ns_; }
+  std::vector<std::shared_ptr<ProducerSlot>> Slots() const;
+  std::shared_ptr<ProducerSlot> FindSlot(const SegmentId& segment) const;
+  // The first look at the sources after a restart is over: producers that it did not find again are lost.
+  void SettleRestored();
+  std::size_t rank_count() const;
+
+ private:
+  friend class RunCodec;
+  Attempt* FindAttempt(const std::string& name);
+  Attempt* Newest();
+  const Attempt* Newest() const { return const_cast<Run*>(this)->Newest(); }
+  void OrderAttempts();
+  void BoundAttempts();
+  void JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCounters* counters);
+  Presence MakePresence(TimeNs now_ns, bool source_reachable) const;
+  void UpdateEnd(TimeNs now_ns);
+  void HandOverEnds();
+  RankTotals* TotalsOf(std::uint32_t rank) { return &rank_totals_[rank]; }
+
+  const std::string name_;
+  std::unique_ptr<RunJudge> judge_;
+  RunOptions options_;
+  std::vector<std::unique_ptr<Attempt>> attempts_;  // by start
+  std::map<std::uint32_t, RankTotals> rank_totals_;  // over attempts
+  RankTotals totals_;                                // of ranks that count
+  std::uint64_t next_sequence_ = 1;
+  RecentSteps recent_;
+  std::shared_ptr<const StepSummary> last_step_;
+  WindowTracker windows_;
+  Verdict verdict_;
+  bool has_verdict_ = false;
+  std::uint64_t verdict_changes_ = 0;
+  std::uint64_t ledger_entries_ = 0;
+  std::optional<ResumePoint> last_checkpoint_;
+  std::optional<double> evaluation_loss_nats_;
+  std::optional<std::int64_t> evaluation_step_;
+  std::string phase_ = "train";
+  bool ended_ = false;
+  bool failed_ = false;
+  TimeNs first_seen_ns_ = 0;
+  TimeNs ended_time_ns_ = 0;
+  TimeNs last_activity_ns_ = 0;
+
+  bool dirty_ = true;             // rows differ from the store's
+  bool judge_dirty_ = true;       // the judge was told something since its verdict
+  bool presence_dirty_ = true;
+  TimeNs last_presence_ns_ = 0;
+  std::vector<ProducerEvent> ends_;  // END events that wait for the steps before them
+  std::vector<Incident> incidents_;  // the judge's, as of the last change
+  RunJudge::Counters incident_counters_;
+};
+
+// Names of LG_PHASE_*; "other" for what is not known.
+const char* PhaseName(std::uint64_t phase);
+
+}  // namespace lossgauge::state
+
+#endif  // LOSSGAUGE_SERVER_STATE_RUN_H_

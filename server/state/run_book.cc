@@ -1,0 +1,344 @@
+#include "server/state/run_book.h"
+
+#include <algorithm>
+#include <random>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/state/run_codec.h"
+
+namespace lossgauge::state {
+namespace {
+
+constexpr std::size_t kMaxRefusedRemembered = 4096;
+constexpr std::int64_t kCursorKeptNs = std::int64_t{7} * 86'400 * 1'000'000'000;
+
+std::string RandomInstance() {
+  std::random_device random;
+  SegmentId id;
+  for (auto& word : id.words) word = std::uint64_t{random()} << 32 | random();
+  return id.Hex().substr(0, 16);
+}
+
+}  // namespace
+
+RunBook::RunBook(const RunBookOptions& options, JudgeFactory* judges, Store* store, TimeNs now_ns)
+    : options_(options), judges_(judges), store_(store), now_ns_(now_ns), instance_(RandomInstance()), start_time_ns_(now_ns) {}
+
+RunBook::~RunBook() = default;
+
+absl::Status RunBook::Load(TimeNs now_ns) {
+  now_ns_ = now_ns;
+  auto cursors = store_->LoadCursors();
+  if (!cursors.ok()) return cursors.status();
+  for (CursorRow& row : *cursors) {
+    if (now_ns - row.updated_ns > kCursorKeptNs) {
+      queued_.forget_cursors.push_back(row.segment);
+      continue;
+    }
+    const SegmentId segment = row.segment;
+    cursors_.emplace(segment, std::move(row));
+  }
+  auto rows = store_->LoadRuns();
+  if (!rows.ok()) return rows.status();
+  startup_rows_ = *std::move(rows);
+  for (const RunRow& row : startup_rows_) {
+    stored_runs_.insert(row.run);
+    if (now_ns - row.updated_ns > std::max(options_.linger_ns, options_.lost_linger_ns) || runs_.size() >= options_.max_runs) continue;
+    auto run = MakeRun(row.run, now_ns);
+    if (!RestoreRun(run.get(), row, now_ns)) continue;
+    if (run->ended() && now_ns - run->ended_time_ns() > options_.linger_ns) continue;
+    runs_[row.run].run = std::move(run);
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<Run> RunBook::MakeRun(const std::string& name, TimeNs now_ns) {
+  return std::make_unique<Run>(name, judges_->MakeJudge(name), options_.run, now_ns);
+}
+
+bool RunBook::RestoreRun(Run* run, const RunRow& row, TimeNs now_ns) {
+  if (!run->Restore(row, &counters_, now_ns)) {
+    ++counters_.baseline_resets;
+    return false;
+  }
+  StepQuery query;
+  query.run = row.run;
+  query.limit = static_cast<int>(options_.max_recent_steps);
+  query.newest_first = true;
+  if (auto steps = store_->reader()->ReadSteps(query); steps.ok()) {
+    std::reverse(steps->begin(), steps->end());
+    run->RestoreSteps(*std::move(steps));
+  }
+  if (const auto ledger = store_->LoadLedger(row.run); ledger.ok()) run->RestoreLedger(ledger->size());
+  return true;
+}
+
+RunBook::Segment* RunBook::Find(const SegmentId& segment) {
+  const auto it = segments_.find(segment);
+  return it == segments_.end() ? nullptr : &it->second;
+}
+
+bool RunBook::Refuse(const ProducerInfo& producer, const std::string& cause) {
+  if (refused_segments_.size() >= kMaxRefusedRemembered) refused_segments_.clear();
+  // A source asks again and again for the same segment: it is one refusal.
+  if (refused_segments_.insert(absl::StrCat(producer.segment.Hex(), cause)).second) ++refused_[cause];
+  has_news_ = true;
+  return false;
+}
+
+// An ended run goes first, then the one that has been dead longest; a run with a live producer never goes.
+bool RunBook::MakeRoom() {
+  const Entry* victim = nullptr;
+  for (const auto& [name, entry] : runs_) {
+    if (entry.run->HasLiveProducer()) continue;
+    const auto slots = entry.run->Slots();
+    if (!std::all_of(slots.begin(), slots.end(), [](const auto& slot) { return slot->IsDone(); })) continue;
+    const auto key = [](const Entry& e) { return std::make_pair(!e.run->ended(), e.run->last_activity_ns()); };
+    if (victim == nullptr || key(entry) < key(*victim)) victim = &entry;
+  }
+  if (victim == nullptr) return false;
+  DropRun(std::string(victim->run->name()));
+  return true;
+}
+
+Run* RunBook::FindOrMakeRun(const std::string& name, TimeNs now_ns) {
+  if (const auto it = runs_.find(name); it != runs_.end()) return it->second.run.get();
+  if (runs_.size() >= options_.max_runs && !MakeRoom()) return nullptr;
+  auto run = MakeRun(name, now_ns);
+  if (stored_runs_.contains(name)) {
+    // The run was let go and comes back: its counters go on.
+    if (is_started_) {
+      if (auto rows = store_->LoadRuns(); rows.ok()) startup_rows_ = *std::move(rows);
+    }
+    for (const RunRow& row : startup_rows_) {
+      if (row.run == name && !RestoreRun(run.get(), row, now_ns)) run = MakeRun(name, now_ns);
+    }
+    if (is_started_) startup_rows_ = {};
+    for (const RunRow& row : queued_.runs) {  // let go since the last commit
+      if (row.run == name) (void)RestoreRun(run.get(), RunRow(row), now_ns);
+    }
+  }
+  Entry& entry = runs_[name];
+  entry.run = std::move(run);
+  return entry.run.get();
+}
+
+bool RunBook::OnProducer(std::shared_ptr<const ProducerInfo> producer) {
+  const ProducerInfo& info = *producer;
+  if (Find(info.segment) != nullptr) return true;
+  Run* run = FindOrMakeRun(info.run, now_ns_);
+  if (run == nullptr) return Refuse(info, "max_runs");
+
+  std::shared_ptr<ProducerSlot> slot = run->FindSlot(info.segment);
+  const bool is_restored = slot != nullptr;
+  if (!is_restored) slot = std::make_shared<ProducerSlot>();
+  slot->info = std::move(producer);
+  const auto cursor = cursors_.find(slot->info->segment);
+  if (cursor != cursors_.end()) {
+    slot->next_steps = cursor->second.next_steps_publication;
+    slot->next_events = cursor->second.next_events_publication;
+    if (!RunCodec::DecodeSlotTotals(cursor->second.totals, slot.get())) {
+      slot->counted_steps = slot->next_steps;
+      slot->counted_events = slot->next_events;
+    }
+  }
+  if (is_restored) {
+    slot->gone = false;
+    slot->has_liveness = false;
+    slot->last_step = -1;
+  } else if (std::string cause = run->AddProducer(slot, now_ns_); !cause.empty()) {
+    if (run->Slots().empty()) DropRun(std::string(run->name()));
+    return Refuse(*slot->info, cause);
+  }
+  if (cursor != cursors_.end()) cursors_.erase(cursor);
+  segments_[slot->info->segment] = Segment{slot, run};
+  has_news_ = true;
+  return true;
+}
+
+void RunBook::OnSample(RankSample sample) {
+  Segment* segment = Find(sample.producer->segment);
+  if (segment != nullptr) segment->run->OnSample(segment->slot, std::move(sample), &counters_);
+}
+
+void RunBook::OnEvent(ProducerEvent event) {
+  Segment* segment = Find(event.producer->segment);
+  if (segment != nullptr) segment->run->OnEvent(segment->slot, event);
+}
+
+void RunBook::OnLiveness(const LivenessReport& report) {
+  Segment* segment = Find(report.producer->segment);
+  if (segment != nullptr) segment->run->OnLiveness(segment->slot, report);
+}
+
+void RunBook::OnLoss(const LossReport& report) {
+  Segment* segment = Find(report.producer->segment);
+  if (segment != nullptr) segment->run->OnLoss(segment->slot, report);
+}
+
+void RunBook::OnProducerGone(const SegmentId& id, TimeNs) {
+  cursors_.erase(id);
+  queued_.forget_cursors.push_back(id);
+  Segment* segment = Find(id);
+  if (segment == nullptr) return;
+  segment->run->OnGone(segment->slot);
+  segments_.erase(id);
+}
+
+ResumePosition RunBook::FindCursor(const SegmentId& segment) const {
+  ResumePosition position;
+  if (const auto it = segments_.find(segment); it != segments_.end()) {
+    position.next_steps_publication = it->second.slot->next_steps;
+    position.next_events_publication = it->second.slot->next_events;
+  } else if (const auto cursor = cursors_.find(segment); cursor != cursors_.end()) {
+    position.next_steps_publication = cursor->second.next_steps_publication;
+    position.next_events_publication = cursor->second.next_events_publication;
+    position.ended = cursor->second.ended;
+  }
+  return position;
+}
+
+absl::Status RunBook::Acknowledge(const Mailbox::Acknowledge& request, Incident* out) {
+  for (auto& [name, entry] : runs_) {
+    if (entry.run->Acknowledge(request.incident_id, request.acknowledgement, out)) {
+      has_news_ = entry.has_news = true;
+      return absl::OkStatus();
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("no run has an incident \"", request.incident_id, "\""));
+}
+
+absl::Status RunBook::Report(const Mailbox::Report& report, std::uint64_t* ledger_entries) {
+  const auto it = runs_.find(report.run);
+  if (it == runs_.end()) return absl::NotFoundError(absl::StrCat("no run \"", report.run, "\""));
+  *ledger_entries = it->second.run->OnAction(report.entry, &queued_);
+  has_news_ = it->second.has_news = true;
+  return absl::OkStatus();
+}
+
+void RunBook::Advance(TimeNs now_ns, bool source_reachable) {
+  now_ns_ = now_ns;
+  if (!is_started_) {
+    is_started_ = true;
+    startup_rows_ = {};
+    for (auto& [name, entry] : runs_) entry.run->SettleRestored();
+  }
+  for (auto& [name, entry] : runs_) {
+    if (entry.run->Advance(now_ns, source_reachable, &queued_, &counters_)) has_news_ = entry.has_news = true;
+  }
+  DropOldRuns(now_ns);
+}
+
+void RunBook::DropOldRuns(TimeNs now_ns) {
+  std::vector<std::string> old;
+  for (const auto& [name, entry] : runs_) {
+    const Run& run = *entry.run;
+    if (run.HasLiveProducer()) continue;
+    const bool has_lingered = run.ended() ? now_ns - run.ended_time_ns() > options_.linger_ns
+                                          : now_ns - run.last_activity_ns() > options_.lost_linger_ns;
+    if (has_lingered) old.push_back(name);
+  }
+  for (const std::string& name : old) DropRun(name);
+}
+
+void RunBook::DropRun(const std::string& name) {
+  const auto it = runs_.find(name);
+  if (it == runs_.end()) return;
+  Run& run = *it->second.run;
+  if (!run.Slots().empty()) {
+    run.AppendRows(now_ns_, &queued_);
+    stored_runs_.insert(name);
+  }
+  for (const auto& slot : run.Slots()) {
+    const SegmentId id = slot->info->segment;
+    const auto attached = segments_.find(id);
+    if (attached == segments_.end()) continue;
+    // Its file lingers: the row says that there is nothing left to read in it.
+    CursorRow row;
+    row.segment = id;
+    row.run = name;
+    row.attempt = slot->info->attempt;
+    row.rank = slot->info->layout.rank;
+    row.next_steps_publication = slot->next_steps;
+    row.next_events_publication = slot->next_events;
+    row.ended = true;
+    row.totals = RunCodec::EncodeSlotTotals(*slot);
+    row.updated_ns = now_ns_;
+    queued_.cursors.push_back(row);
+    cursors_[id] = std::move(row);
+    segments_.erase(attached);
+  }
+  runs_.erase(it);
+  has_news_ = true;
+}
+
+void RunBook::BoundQueue() {
+  if (queued_.steps.size() > options_.max_queued_steps) {
+    const std::size_t excess = queued_.steps.size() - options_.max_queued_steps;
+    queued_.steps.erase(queued_.steps.begin(), queued_.steps.begin() + static_cast<std::ptrdiff_t>(excess));
+    history_steps_dropped_ += excess;
+  }
+  if (queued_.incidents.size() > 1024) {
+    std::unordered_map<std::string, std::size_t> last;
+    for (std::size_t i = 0; i < queued_.incidents.size(); ++i) last[queued_.incidents[i].id] = i;
+    std::vector<Incident> kept;
+    for (std::size_t i = 0; i < queued_.incidents.size(); ++i) {
+      if (last[queued_.incidents[i].id] == i) kept.push_back(std::move(queued_.incidents[i]));
+    }
+    queued_.incidents = std::move(kept);
+  }
+  if (queued_.verdicts.size() > 4096) queued_.verdicts.erase(queued_.verdicts.begin(), queued_.verdicts.end() - 4096);
+}
+
+const Transaction& RunBook::BuildTransaction(TimeNs now_ns) {
+  BoundQueue();
+  for (auto& [name, entry] : runs_) {
+    if (!entry.run->dirty()) continue;
+    // Rows of an attempt to commit that failed are replaced, not added to.
+    std::erase_if(queued_.runs, [&name = name](const RunRow& row) { return row.run == name; });
+    std::erase_if(queued_.cursors, [&name = name](const CursorRow& row) { return row.run == name && !row.ended; });
+    entry.run->AppendRows(now_ns, &queued_);
+    stored_runs_.insert(name);
+  }
+  return queued_;
+}
+
+void RunBook::OnCommitted() {
+  queued_ = {};
+  for (auto& [name, entry] : runs_) entry.run->MarkCommitted();
+}
+
+bool RunBook::HasUncommitted() const {
+  return !queued_.empty() || std::any_of(runs_.begin(), runs_.end(), [](const auto& entry) { return entry.second.run->dirty(); });
+}
+
+std::shared_ptr<const Snapshot> RunBook::BuildSnapshot(TimeNs now_ns, SelfView self) {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->version = ++version_;
+  snapshot->time_ns = now_ns;
+  snapshot->instance = instance_;
+  snapshot->start_time_ns = start_time_ns_;
+  snapshot->runs.reserve(runs_.size());
+  for (auto& [name, entry] : runs_) {
+    if (entry.has_news || entry.snapshot == nullptr) {
+      const std::size_t step_bytes = sizeof(StepSummary) + 128 + entry.run->rank_count() * sizeof(RankSummary);
+      const std::size_t affordable = options_.recent_steps_bytes / (runs_.size() * step_bytes);
+      entry.snapshot = entry.run->Snapshot(now_ns, std::clamp<std::size_t>(affordable, 64, options_.max_recent_steps));
+      entry.has_news = false;
+    }
+    snapshot->runs.push_back(entry.snapshot);
+  }
+  for (const auto& [cause, count] : refused_) self.runs_refused[cause] += count;
+  self.late_records = counters_.late_records;
+  self.duplicate_records = counters_.duplicate_records;
+  self.absurd_steps = counters_.absurd_steps;
+  self.steps_joined = counters_.steps_joined;
+  self.baseline_resets = counters_.baseline_resets;
+  snapshot->self = std::move(self);
+  has_news_ = false;
+  return snapshot;
+}
+
+}  // namespace lossgauge::state

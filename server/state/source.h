@@ -1,0 +1,54 @@
+// Where records come from: ring directories today, forwarders later. The pipeline knows sources by this alone.
+#ifndef LOSSGAUGE_SERVER_STATE_SOURCE_H_
+#define LOSSGAUGE_SERVER_STATE_SOURCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "server/state/records.h"
+
+namespace lossgauge::state {
+
+// Where to go on in a segment. A segment never seen before begins at 1.
+struct ResumePosition {
+  std::uint64_t next_steps_publication = 1;
+  std::uint64_t next_events_publication = 1;
+  bool ended = false;  // everything of it was delivered and its run is over: leave it alone
+};
+
+class CursorLookup {
+ public:
+  virtual ~CursorLookup() = default;
+  virtual ResumePosition FindCursor(const SegmentId& segment) const = 0;
+};
+
+struct SourceStats {
+  std::uint64_t rings_attached = 0;
+  std::map<std::string, std::uint64_t> errors;  // by cause; rising
+  std::uint64_t names_repaired = 0;             // rising
+  bool reachable = true;
+};
+
+struct PollResult {
+  std::size_t records = 0;           // handed over, events included
+  bool more = false;                 // a budget ended the poll: call again at once
+  std::int64_t oldest_age_ns = 0;    // of the records handed over, by the producers' boot clock where it compares
+  std::size_t live_producers = 0;
+};
+
+// Called by the drain thread only.
+class RecordSource {
+ public:
+  virtual ~RecordSource() = default;
+  // Hands over what is there; bounded work; never waits.
+  virtual PollResult Poll(RecordSink& sink, const CursorLookup& cursors, TimeNs now_ns) = 0;
+  // Everything handed over so far is in the store: what was drained for good may be let go.
+  virtual void OnCommitted(TimeNs now_ns) = 0;
+  virtual const SourceStats& stats() const = 0;
+};
+
+}  // namespace lossgauge::state
+
+#endif  // LOSSGAUGE_SERVER_STATE_SOURCE_H_
