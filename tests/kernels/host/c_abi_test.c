@@ -1,0 +1,114 @@
+/* The C ABI from C11, linked to liblossgauge.so as a job links it. Exits with the number of failed checks. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lossgauge/lossgauge.h"
+
+static int failures = 0;
+
+static void check(int holds, const char* text, int line) {
+  if (holds) return;
+  ++failures;
+  fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", __FILE__, line, text, lg_last_error());
+}
+#define CHECK(condition) check((condition) != 0, #condition, __LINE__)
+
+static void null_arguments_are_refused(void) {
+  lg_gauge* gauge = NULL;
+  lg_gauge_options options;
+  lg_gauge_state state = {.struct_size = sizeof state};
+  lg_observation observation;
+  lg_reported_loss reported;
+  lg_gauge_options_init(NULL);
+  lg_observation_init(NULL);
+  lg_reported_loss_init(NULL);
+  lg_gauge_options_init(&options);
+  lg_observation_init(&observation);
+  lg_reported_loss_init(&reported);
+  CHECK(lg_gauge_open(NULL, &gauge) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_open(&options, NULL) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_close(NULL, NULL) == LG_OK);
+  CHECK(lg_gauge_abandon(NULL, NULL) == LG_OK);
+  CHECK(lg_gauge_get_state(NULL, &state) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_phase_begin(NULL, LG_EVALUATION) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_phase_end(NULL, LG_EVALUATION) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_checkpoint_saved(NULL, 1, "x") == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_resume(NULL, 1, NULL) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_evaluation(NULL, 1, 1.0, 1) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_note(NULL, 1, "x") == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_set_scalar(NULL, LG_GRAD_NORM, 1.0) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_set_scalar_pointer(NULL, LG_GRAD_NORM, &observation, LG_FP32) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_set_reported_loss(NULL, &reported) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_observe(NULL, &observation) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_publish(NULL, NULL) == LG_INVALID_ARGUMENT);
+  CHECK(lg_gauge_set_step(NULL, 1) == LG_INVALID_ARGUMENT);
+  CHECK(strstr(lg_last_error(), "gauge") != NULL);
+}
+
+static void structures_of_any_size_are_understood(lg_gauge* gauge) {
+  /* A caller that is newer than the library: more fields, which we do not know. */
+  struct {
+    lg_gauge_state known;
+    char later_field[64];
+  } state;
+  lg_observation observation;
+  memset(&state, 0x55, sizeof state);
+  state.known.struct_size = sizeof state;
+  CHECK(lg_gauge_get_state(gauge, &state.known) == LG_OK);
+  CHECK(state.known.telemetry_on == 1);
+  CHECK(state.later_field[0] == 0x55);
+  /* One that is older: it is given what it knows. */
+  memset(&state, 0x55, sizeof state);
+  state.known.struct_size = offsetof(lg_gauge_state, message);
+  CHECK(lg_gauge_get_state(gauge, &state.known) == LG_OK);
+  CHECK(state.known.message[0] == 0x55);
+  memset(&observation, 0, sizeof observation);
+  CHECK(lg_gauge_observe(gauge, &observation) == LG_INVALID_ARGUMENT);
+  CHECK(strstr(lg_last_error(), "struct_size") != NULL);
+}
+
+int main(void) {
+  lg_gauge_options options;
+  lg_gauge* gauge = NULL;
+  lg_gauge_state state = {.struct_size = sizeof state};
+  char directory[] = "/tmp/lossgauge-c-abi-XXXXXX";
+  char command[128];
+  int step;
+
+  CHECK(strcmp(lg_last_error(), "") == 0);
+  CHECK(strlen(lg_version()) >= 5);
+  null_arguments_are_refused();
+
+  CHECK(mkdtemp(directory) != NULL);
+  lg_gauge_options_init(&options);
+  CHECK(options.struct_size == sizeof options);
+  CHECK(options.rank == -1);
+  CHECK(options.tp.size == 1);
+  options.run = "c";
+  options.attempt = "1";
+  options.world_size = 1;
+  options.rank = 0;
+  options.ring_dir = directory;
+  CHECK(lg_gauge_open(&options, &gauge) == LG_OK);
+  structures_of_any_size_are_understood(gauge);
+  for (step = 0; step < 3; ++step) {
+    lg_observation observation;
+    lg_observation_init(&observation);
+    observation.nll_sum = 1.5;
+    observation.tokens = 4;
+    observation.unmasked_tokens = 3;
+    CHECK(lg_gauge_observe(gauge, &observation) == LG_OK);
+    CHECK(lg_gauge_set_scalar(gauge, LG_GRAD_NORM, 0.5) == LG_OK);
+    CHECK(lg_gauge_publish(gauge, NULL) == LG_OK);
+  }
+  CHECK(lg_gauge_get_state(gauge, &state) == LG_OK);
+  CHECK(state.published == 3);
+  CHECK(state.next_step == 3);
+  CHECK(lg_gauge_close(gauge, "done") == LG_OK);
+
+  snprintf(command, sizeof command, "rm -rf %s", directory);
+  CHECK(system(command) == 0);
+  return failures;
+}
