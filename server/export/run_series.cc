@@ -153,6 +153,13 @@ void AddLastStep(std::string_view label, const state::StepSummary& step, FamilyB
   if (step.receive_time_ns > 0) page.Add(Metric::kRunLastStepTime, {label}, Seconds(step.receive_time_ns));
 }
 
+// The last loss of processes that are all gone would look like the loss of now.
+bool AnyProducerUp(const state::RunSnapshot& run) {
+  return std::any_of(run.ranks.begin(), run.ranks.end(), [](const state::RankView& rank) {
+    return rank.liveness.producer_state == state::ProducerState::kLive || rank.liveness.producer_state == state::ProducerState::kFrozen;
+  });
+}
+
 void AddLiveSeries(std::string_view label, const state::RunSnapshot& run, FamilyBuilder& page) {
   page.Add(Metric::kRunWorldSize, {label}, static_cast<double>(run.layout.world_size));
   page.Add(Metric::kRunRanks, {label}, static_cast<double>(run.ranks.size()));
@@ -164,6 +171,7 @@ void AddLiveSeries(std::string_view label, const state::RunSnapshot& run, Family
   if (run.last_checkpoint) page.Add(Metric::kRunCheckpointStep, {label}, static_cast<double>(run.last_checkpoint->step));
   page.Add(Metric::kRunEvaluationLoss, {label}, run.evaluation_loss_nats);
   page.Add(Metric::kRunEvaluationStep, {label}, Number(run.evaluation_step));
+  if (!AnyProducerUp(run)) return;
   if (run.last_step) AddLastStep(label, *run.last_step, page);
   page.Add(Metric::kRunMaxLoss, {label}, run.max_60s.loss_nats);
   page.Add(Metric::kRunMaxGradNorm, {label}, run.max_60s.grad_norm);

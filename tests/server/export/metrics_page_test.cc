@@ -138,6 +138,16 @@ TEST(MetricsPage, DropsTheLossOfARankWhoseProcessIsGone) {
   EXPECT_THAT(page.Get("lossgauge_producer_up{run=\"a\",rank=\"0\"}"), Optional(1));
 }
 
+TEST(MetricsPage, DropsTheLossOfARunWhoseProcessesAreAllGoneAndStillCallsItActive) {
+  auto run = RunOf("a", 2);
+  for (state::RankView& rank : run->ranks) rank.liveness.producer_state = state::ProducerState::kLost;
+  const PageReader page = Render(Shot({run}));
+  EXPECT_EQ(page.CountPrefix("lossgauge_run_loss_nats"), 0u);
+  EXPECT_EQ(page.CountPrefix("lossgauge_run_last_step"), 0u);
+  EXPECT_THAT(page.Get("lossgauge_run_active{run=\"a\"}"), Optional(1));
+  EXPECT_THAT(page.Get("lossgauge_run_nll_nats_total{run=\"a\"}"), Optional(225000));
+}
+
 TEST(MetricsPage, IsBoundedByLiveRunsAfterManyShortOnes) {
   const std::size_t one = Render(Shot({RunOf("only", 1)})).size();
   for (int i = 0; i < 50; ++i) EXPECT_EQ(Render(Shot({RunOf("run-" + std::to_string(i), 1)})).size(), one);

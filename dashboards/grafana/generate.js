@@ -1,0 +1,21 @@
+// Writes the dashboards beside this file. `node generate.js --check` writes nothing and fails if a committed file is not what comes out.
+import fs from 'node:fs';
+import path from 'node:path';
+import url from 'node:url';
+import {trainingRun} from './training_run.js';
+
+const here = path.dirname(url.fileURLToPath(import.meta.url));
+const dashboards = {'training-run.json': trainingRun()};
+
+let stale = 0;
+for (const [name, dashboard] of Object.entries(dashboards)) {
+  const file = path.join(here, name);
+  const text = JSON.stringify(dashboard, null, 2) + '\n';
+  if (!process.argv.includes('--check')) {
+    fs.writeFileSync(file, text);
+  } else if (!fs.existsSync(file) || fs.readFileSync(file, 'utf8') !== text) {
+    console.error(`${name} is not what the generator makes: run "npm run generate" in dashboards/grafana`);
+    stale = 1;
+  }
+}
+process.exit(stale);
