@@ -133,6 +133,22 @@ TEST(RingReader, DoesNotBelieveACursorThatItsSlotContradicts) {
   }
 }
 
+TEST(RingReader, DoesNotCountOneByOneUpToACursorThatItsSlotBearsOut) {
+  constexpr std::uint64_t kFar = UINT64_C(1) << 40;
+  TestRing ring(8);
+  RingWriter<> writer = ring.MakeWriter();
+  Write(&writer, 3);
+  ring.header()->cursor = kFar;
+  ring.Slot(kFar)[0] = 2 * kFar;
+  auto reader = ring.MakeReader(4);
+  lg_step_record record;
+  int calls = 0;
+  std::uint64_t lost = 0;
+  for (ReadResult result{}; calls < 100 && (result = reader.Next(&record)).fate != ReadFate::kEmpty; ++calls) lost += result.lost;
+  EXPECT_LE(calls, 10);
+  EXPECT_EQ(lost, kFar - 3);
+}
+
 TEST(RingReader, OfAnotherSegmentsRecordRefusesIt) {
   TestRing ring(8), other(8);
   other.identity().segment_id[0] ^= 1;

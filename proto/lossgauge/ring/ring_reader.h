@@ -80,6 +80,8 @@ class RingReader {
     if (cursor > kMaxPublication || !IsPublicationOfSlot(newest, cursor) || newest < 2 * cursor) {
       return {ReadFate::kDamaged, n, 0};
     }
+    // So far behind that the slot cannot hold n any more, whatever it says: at most one ring of skips can follow.
+    if (cursor - n >= slot_count_) return Lapped(n, cursor);
     if (sequence <= 2 * n || !IsPublicationOfSlot(sequence, n)) return Skip(n);
     return Lapped(n, cursor);
   }
