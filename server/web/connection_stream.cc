@@ -1,0 +1,117 @@
+#include "server/web/connection_stream.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace lossgauge::web {
+namespace {
+
+void AddressText(const sockaddr_storage& storage, std::string* ip, int* port) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (storage.ss_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage);
+    inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+    *port = ntohs(v4->sin_port);
+  } else if (storage.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage);
+    inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+    *port = ntohs(v6->sin6_port);
+  }
+  *ip = text;
+}
+
+}  // namespace
+
+ConnectionStream::ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping)
+    : socket_(socket), limits_(limits), stopping_(stopping) {}
+
+ConnectionStream::~ConnectionStream() {
+  // Closing with unread input would send a reset that can overtake our last answer; what is there is taken first.
+  shutdown(socket_, SHUT_WR);
+  char rest[4096];
+  while (recv(socket_, rest, sizeof rest, MSG_DONTWAIT) > 0) {
+  }
+  close(socket_);
+}
+
+void ConnectionStream::BeginRequest() {
+  request_deadline_ = Clock::now() + limits_.request_time;
+  request_bytes_left_ = limits_.request_bytes;
+}
+
+bool ConnectionStream::Poll(short events, std::chrono::milliseconds slice) const {
+  pollfd entry{socket_, events, 0};
+  const int ready = poll(&entry, 1, static_cast<int>(slice.count()));
+  return ready > 0;  // errors and hang-ups count as ready: the call that follows reports them
+}
+
+bool ConnectionStream::WaitUntil(short events, Clock::time_point deadline) const {
+  while (!stopping_) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return Poll(events, std::chrono::milliseconds(0));
+    if (Poll(events, std::min(left, kSlice))) return true;
+  }
+  return false;
+}
+
+bool ConnectionStream::PeerGone() const {
+  pollfd entry{socket_, POLLIN | POLLRDHUP, 0};
+  return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+bool ConnectionStream::is_readable() const { return taken_ < buffered_ || WaitUntil(POLLIN, request_deadline_); }
+
+bool ConnectionStream::is_writable() const { return WaitUntil(POLLOUT, Clock::now() + limits_.write_stall) && !PeerGone(); }
+
+ssize_t ConnectionStream::read(char* data, size_t size) {
+  if (request_bytes_left_ == 0) return -1;
+  size = std::min(size, request_bytes_left_);
+  if (taken_ == buffered_) {
+    if (Clock::now() >= request_deadline_ || !WaitUntil(POLLIN, request_deadline_)) return -1;
+    const ssize_t received = recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+    if (received <= 0) return received;
+    taken_ = 0;
+    buffered_ = static_cast<std::size_t>(received);
+  }
+  const std::size_t count = std::min(size, buffered_ - taken_);
+  std::memcpy(data, buffer_.data() + taken_, count);
+  taken_ += count;
+  request_bytes_left_ -= count;
+  return static_cast<ssize_t>(count);
+}
+
+ssize_t ConnectionStream::write(const char* data, size_t size) {
+  std::size_t sent = 0;
+  while (sent < size) {
+    const ssize_t count = send(socket_, data + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) {
+      sent += static_cast<std::size_t>(count);
+      continue;
+    }
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return -1;
+    if (!WaitUntil(POLLOUT, Clock::now() + limits_.write_stall)) return -1;
+  }
+  return static_cast<ssize_t>(sent);
+}
+
+void ConnectionStream::get_remote_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getpeername(socket_, reinterpret_cast<sockaddr*>(&storage), &length) == 0) AddressText(storage, &ip, &port);
+}
+
+void ConnectionStream::get_local_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getsockname(socket_, reinterpret_cast<sockaddr*>(&storage), &length) == 0) AddressText(storage, &ip, &port);
+}
+
+}  // namespace lossgauge::web

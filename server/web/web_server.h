@@ -1,0 +1,63 @@
+// The HTTP server of lossgauged: /metrics, /-/healthy, /-/ready, /api/v1/ and the status page at /.
+#ifndef LOSSGAUGE_SERVER_WEB_WEB_SERVER_H_
+#define LOSSGAUGE_SERVER_WEB_WEB_SERVER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/api/api.h"
+
+namespace lossgauge::web {
+
+struct WebOptions {
+  std::string listen = "127.0.0.1:9788";   // host:port, port 0 = any free one
+  std::vector<std::string> allowed_hosts;  // further names that the Host header may carry while we listen on loopback
+  std::size_t request_threads = 16;
+  std::size_t max_event_streams = 32;      // each takes a thread of its own
+  std::size_t max_waiting = 64;            // accepted connections without a thread
+  std::chrono::milliseconds request_time{10'000};
+  std::chrono::milliseconds idle_time{5'000};
+  std::chrono::milliseconds write_stall{5'000};
+  std::chrono::nanoseconds heartbeat{15'000'000'000};
+  std::chrono::nanoseconds reply_timeout{5'000'000'000};
+  // Text of /metrics in Prometheus' format; called from several threads. Unset: 404.
+  std::function<std::string()> render_metrics;
+  // What /-/ready says; unset: ready once a snapshot has been published.
+  std::function<absl::Status()> ready;
+};
+
+// Start and Shutdown from one thread; everything else is thread-safe.
+class WebServer {
+ public:
+  WebServer(WebOptions options, const api::Api& api);
+  ~WebServer();  // shuts down
+
+  // INVALID_ARGUMENT for a listen address that makes no sense; UNAVAILABLE with address, reason and errno if it cannot be had. May be
+  // tried again after an error.
+  absl::Status Start();
+
+  // Event streams are told, requests under way are finished; done within a second even if clients do not read.
+  void Shutdown();
+
+  int port() const { return port_; }  // 0 before Start
+  std::string address() const;        // as bound
+  std::size_t open_event_streams() const;
+
+ private:
+  struct Running;
+
+  const WebOptions options_;
+  const api::Api& api_;
+  std::string host_;
+  int port_ = 0;
+  std::unique_ptr<Running> running_;
+};
+
+}  // namespace lossgauge::web
+
+#endif  // LOSSGAUGE_SERVER_WEB_WEB_SERVER_H_
