@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "proto/lossgauge/ring/ring_reader.h"
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
@@ -131,7 +132,15 @@ void PrintRecord(const RingFile& file, const Shown& shown, Io& io) {
   };
   for (const Field& field : steps ? StepFields() : EventFields()) {
     if (!HasField(field, shown.step.present)) continue;
-    const std::string item = absl::StrCat(" ", field.name, "=", FieldText(field, record));
+    std::string item = absl::StrCat(" ", field.name, "=", FieldText(field, record));
+    if (field.type == FieldType::kPresent) {  // a list, and a long one
+      for (const std::string& part : Wrap(absl::StrReplaceAll(item, {{",", ", "}}), io.width - 4)) {
+        flush();
+        line = absl::StrCat(" ", part);
+      }
+      flush();
+      continue;
+    }
     if (!line.empty() && DisplayWidth(line) + DisplayWidth(item) + 3 > io.width) flush();
     line += item;
   }
