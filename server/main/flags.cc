@@ -1,0 +1,238 @@
+#include "server/main/flags.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+ABSL_FLAG(std::string, ring_dir, "",
+          "Directories with the rings of training jobs, separated by commas; may be given several times. Default: LOSSGAUGE_RING_DIR if set, "
+          "else /dev/shm/lossgauge-<uid>, where the client library puts them. A directory that does not exist yet is waited for.");
+ABSL_FLAG(std::string, state_dir, "",
+          "Where state and history are kept (one SQLite file), so that a restart loses and doubles nothing. Default: /var/lib/lossgauge for "
+          "root, else $XDG_STATE_HOME/lossgauge or ~/.local/state/lossgauge. \"none\": nothing survives.");
+ABSL_FLAG(std::string, http_listen, "127.0.0.1:9788",
+          "host:port of /metrics, /api/v1 and the status page. Loopback by default: who may connect may read everything. Port 0: any free one. "
+          "\"none\": off.");
+ABSL_FLAG(std::string, grpc_listen, "127.0.0.1:9789",
+          "host:port of the gRPC services. Loopback by default: who may connect may also acknowledge incidents. Port 0: any free one. "
+          "\"none\": off.");
+ABSL_FLAG(std::string, log_format, "text", "text or json (one object a line). Logs go to stderr.");
+ABSL_FLAG(std::string, log_level, "info", "debug, info, warning or error.");
+ABSL_FLAG(std::string, policy, "", "YAML file with thresholds of detectors and verdicts. Default: built in. Read again on SIGHUP.");
+ABSL_FLAG(std::string, mode, "advise",
+          "advise or shadow. In shadow mode runs are judged and shown, but health stays SERVING and shipped alerts stay calm.");
+ABSL_FLAG(absl::Duration, join_timeout, absl::Seconds(2),
+          "How long a step waits for the records of further ranks, counted from its first. Longer: slower ranks still count; shorter: a missing "
+          "rank is known sooner. 10ms to 10m.");
+ABSL_FLAG(absl::Duration, linger, absl::Minutes(5),
+          "How long counters and verdict of an ended run stay on pages: long enough for a last scrape. Its gauges go at once.");
+ABSL_FLAG(absl::Duration, lost_linger, absl::Hours(1),
+          "How long a run stays on pages whose producers died without an end and did not come back: long enough to be asked for a verdict.");
+ABSL_FLAG(absl::Duration, frozen_after, absl::Seconds(10),
+          "A producer that holds its lock without a heartbeat (one a second) for so long is frozen. 2s to 10m.");
+ABSL_FLAG(std::int64_t, max_runs, 64,
+          "Runs in memory at a time; more are refused and counted, ended ones make room. Bounds memory and series. 1 to 4096.");
+ABSL_FLAG(std::int64_t, max_ranks, 1024, "Ranks of one attempt on this node; more are refused and counted. 1 to 16384.");
+ABSL_FLAG(std::int64_t, max_steps, 4096,
+          "Steps of a run kept in memory for pages and watchers; older ones come from history. 64 to 100000.");
+ABSL_FLAG(bool, reclaim, false,
+          "Unlink rings whose producer is dead and whose records are all in the state, 5 minutes after the death. Off by default, because "
+          "the next producer of the same rank does it too and this process then needs no write permission.");
+ABSL_FLAG(std::int64_t, history_mebibytes, 1024, "Size of the history on disk, MiB; the oldest steps go first. 16 to 1048576.");
+ABSL_FLAG(absl::Duration, history_age, absl::Hours(168), "Steps older than this are dropped from history.");
+
+namespace lossgauge::main {
+namespace {
+
+constexpr const char* kUsage =
+    "lossgauged sidecar [flags]\n"
+    "  Watches the training jobs of this node: drains their rings, joins the ranks, judges each step, and answers\n"
+    "  on HTTP (/metrics, status page) and gRPC (verdicts).\n"
+    "\n"
+    "Environment: LOSSGAUGE_RING_DIR, XDG_STATE_HOME, HOME (defaults of flags).\n"
+    "Signals: SIGTERM, SIGINT end it in order within 5 s; SIGHUP reads the policy again.\n"
+    "Exit codes: 0 ended by a signal; 1 it could not start; 2 wrong command line.\n";
+
+[[noreturn]] void UsageError(const std::string& message) {
+  std::cerr << "lossgauged: " << message << "\nTry: lossgauged --help\n";
+  std::exit(2);
+}
+
+bool IsOurs(const absl::CommandLineFlag& flag) { return flag.Filename().find("server/main/flags.cc") != absl::string_view::npos; }
+
+void PrintHelp() {
+  std::cout << kUsage << "\nFlags:\n";
+  std::map<std::string, absl::CommandLineFlag*> sorted;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (IsOurs(*flag)) sorted.emplace(std::string(name), flag);
+  }
+  for (const auto& [name, flag] : sorted) {
+    std::cout << "  --" << name << " (default: " << (flag->DefaultValue().empty() ? "see below" : flag->DefaultValue()) << ")\n      ";
+    std::size_t column = 6;
+    std::string word;
+    for (const char c : flag->Help() + " ") {
+      if (c != ' ') {
+        word += c;
+        continue;
+      }
+      if (column + word.size() > 110) {
+        std::cout << "\n      ";
+        column = 6;
+      }
+      std::cout << word << ' ';
+      column += word.size() + 1;
+      word.clear();
+    }
+    std::cout << "\n";
+  }
+}
+
+// Abseil ends the process with 1 for what is wrong on a command line; our convention is 2.
+bool g_parsing = false;
+void ExitWithTwoWhileParsing(int status, void*) {
+  if (g_parsing && status != 0) {
+    std::cerr.flush();
+    _exit(2);
+  }
+}
+
+// Abseil keeps the last of a repeated flag; --ring_dir adds up.
+std::vector<std::string> GatherRingDirs(int argc, char** argv, std::vector<std::string>* rest) {
+  std::vector<std::string> found;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const std::string name = argument.starts_with("--") ? argument.substr(2) : argument.starts_with("-") ? argument.substr(1) : "";
+    if (name.starts_with("ring_dir=")) {
+      found.push_back(name.substr(9));
+    } else if (name == "ring_dir") {
+      if (i + 1 >= argc) UsageError("--ring_dir needs a value");
+      found.push_back(argv[++i]);
+    } else {
+      rest->push_back(argument);
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::string part;
+  for (const char c : text + ",") {
+    if (c != ',') {
+      part += c;
+      continue;
+    }
+    while (part.size() > 1 && part.back() == '/') part.pop_back();
+    if (!part.empty() && std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
+    part.clear();
+  }
+  return parts;
+}
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string DefaultStateDir() {
+  if (geteuid() == 0) return "/var/lib/lossgauge";
+  if (const std::string xdg = Environment("XDG_STATE_HOME"); xdg.starts_with("/")) return xdg + "/lossgauge";
+  if (const std::string home = Environment("HOME"); home.starts_with("/")) return home + "/.local/state/lossgauge";
+  UsageError("--state_dir has no default: neither XDG_STATE_HOME nor HOME is set. Give a directory, or \"none\"");
+}
+
+std::int64_t DurationFlag(const char* name, absl::Duration value, absl::Duration least, absl::Duration most) {
+  if (value < least || value > most) {
+    UsageError(absl::StrCat("--", name, "=", absl::FormatDuration(value), " is out of range: ", absl::FormatDuration(least), " to ",
+                            absl::FormatDuration(most)));
+  }
+  return absl::ToInt64Nanoseconds(value);
+}
+
+std::int64_t NumberFlag(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) UsageError(absl::StrCat("--", name, "=", value, " is out of range: ", least, " to ", most));
+  return value;
+}
+
+std::string ChoiceFlag(const char* name, const std::string& value, const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
+  std::string list;
+  for (const std::string& choice : choices) absl::StrAppend(&list, list.empty() ? "" : ", ", choice);
+  UsageError(absl::StrCat("--", name, "=", value, " is none of: ", list));
+}
+
+}  // namespace
+
+SidecarFlags ParseFlags(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--help" || argument == "-help" || argument == "-h" || argument == "help") {
+      PrintHelp();
+      std::exit(0);
+    }
+    if (argument == "--version" || argument == "-version") {
+      std::cout << "lossgauged " << LOSSGAUGE_VERSION << "\n";
+      std::exit(0);
+    }
+  }
+  std::vector<std::string> rest = {argv[0]};
+  const std::vector<std::string> ring_dirs = GatherRingDirs(argc, argv, &rest);
+  std::vector<char*> pointers;
+  for (std::string& argument : rest) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+
+  absl::SetProgramUsageMessage(kUsage);
+  on_exit(ExitWithTwoWhileParsing, nullptr);
+  g_parsing = true;
+  const std::vector<char*> positional = absl::ParseCommandLine(static_cast<int>(rest.size()), pointers.data());
+  g_parsing = false;
+  if (positional.size() < 2) UsageError("what should it be? \"lossgauged sidecar\" watches the jobs of this node");
+  const std::string role = positional[1];
+  if (role == "daemon") UsageError("the role \"daemon\" is not part of this version; \"lossgauged sidecar\" is");
+  if (role != "sidecar") UsageError(absl::StrCat("unknown role \"", role, "\"; known: sidecar"));
+  if (positional.size() > 2) UsageError(absl::StrCat("unexpected argument \"", std::string(positional[2]), "\""));
+
+  SidecarFlags flags;
+  for (const std::string& entry : ring_dirs) {
+    for (std::string& directory : Split(entry)) flags.ring_dirs.push_back(std::move(directory));
+    if (entry.empty()) UsageError("--ring_dir is empty");
+  }
+  if (flags.ring_dirs.empty()) flags.ring_dirs = Split(Environment("LOSSGAUGE_RING_DIR"));
+  if (flags.ring_dirs.empty()) flags.ring_dirs.push_back(absl::StrCat("/dev/shm/lossgauge-", geteuid()));
+  std::sort(flags.ring_dirs.begin(), flags.ring_dirs.end());
+  flags.ring_dirs.erase(std::unique(flags.ring_dirs.begin(), flags.ring_dirs.end()), flags.ring_dirs.end());
+
+  flags.state_dir = absl::GetFlag(FLAGS_state_dir);
+  if (flags.state_dir.empty()) flags.state_dir = DefaultStateDir();
+  if (flags.state_dir == "none") flags.state_dir.clear();
+  flags.http_listen = absl::GetFlag(FLAGS_http_listen);
+  flags.grpc_listen = absl::GetFlag(FLAGS_grpc_listen);
+  flags.log_format = ChoiceFlag("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
+  flags.log_level = ChoiceFlag("log_level", absl::GetFlag(FLAGS_log_level), {"debug", "info", "warning", "error"});
+  flags.policy = absl::GetFlag(FLAGS_policy);
+  flags.mode = ChoiceFlag("mode", absl::GetFlag(FLAGS_mode), {"advise", "shadow"});
+  flags.join_timeout_ns = DurationFlag("join_timeout", absl::GetFlag(FLAGS_join_timeout), absl::Milliseconds(10), absl::Minutes(10));
+  flags.linger_ns = DurationFlag("linger", absl::GetFlag(FLAGS_linger), absl::ZeroDuration(), absl::Hours(24 * 7));
+  flags.lost_linger_ns = DurationFlag("lost_linger", absl::GetFlag(FLAGS_lost_linger), absl::ZeroDuration(), absl::Hours(24 * 7));
+  flags.frozen_after_ns = DurationFlag("frozen_after", absl::GetFlag(FLAGS_frozen_after), absl::Seconds(2), absl::Minutes(10));
+  flags.max_runs = static_cast<std::size_t>(NumberFlag("max_runs", absl::GetFlag(FLAGS_max_runs), 1, 4096));
+  flags.max_ranks = static_cast<std::size_t>(NumberFlag("max_ranks", absl::GetFlag(FLAGS_max_ranks), 1, 16384));
+  flags.max_steps = static_cast<std::size_t>(NumberFlag("max_steps", absl::GetFlag(FLAGS_max_steps), 64, 100'000));
+  flags.reclaim = absl::GetFlag(FLAGS_reclaim);
+  flags.history_bytes = static_cast<std::uint64_t>(NumberFlag("history_mebibytes", absl::GetFlag(FLAGS_history_mebibytes), 16, 1 << 20)) << 20;
+  flags.history_age_ns = DurationFlag("history_age", absl::GetFlag(FLAGS_history_age), absl::Minutes(1), absl::Hours(24 * 365));
+  return flags;
+}
+
+}  // namespace lossgauge::main

@@ -1,0 +1,38 @@
+// The command line of lossgauged: every flag with default, unit and reason. Errors name the flag and end with exit code 2.
+#ifndef LOSSGAUGE_SERVER_MAIN_FLAGS_H_
+#define LOSSGAUGE_SERVER_MAIN_FLAGS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lossgauge::main {
+
+struct SidecarFlags {
+  std::vector<std::string> ring_dirs;
+  std::string state_dir;  // "" = nothing survives a restart
+  std::string http_listen;
+  std::string grpc_listen;
+  std::string log_format;
+  std::string log_level;
+  std::string policy;
+  std::string mode;
+  std::int64_t join_timeout_ns = 0;
+  std::int64_t linger_ns = 0;
+  std::int64_t lost_linger_ns = 0;
+  std::int64_t frozen_after_ns = 0;
+  std::size_t max_runs = 0;
+  std::size_t max_ranks = 0;
+  std::size_t max_steps = 0;
+  bool reclaim = false;
+  std::uint64_t history_bytes = 0;
+  std::int64_t history_age_ns = 0;
+};
+
+// Does not return on --help, --version (exit code 0) or an error (a sentence on stderr, exit code 2).
+SidecarFlags ParseFlags(int argc, char** argv);
+
+}  // namespace lossgauge::main
+
+#endif  // LOSSGAUGE_SERVER_MAIN_FLAGS_H_

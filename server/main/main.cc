@@ -1,0 +1,69 @@
+// lossgauged: see flags.cc for its command line, sidecar.cc for what it is made of.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include "server/main/flags.h"
+#include "server/main/logging.h"
+#include "server/main/sidecar.h"
+#include "spdlog/spdlog.h"
+
+namespace {
+
+// Files of ours are not for everybody, a core would hold other people's run names, and streams need descriptors.
+void SetProcessLimits() {
+  umask(027);
+  const rlimit no_core = {0, 0};
+  (void)setrlimit(RLIMIT_CORE, &no_core);
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 16'384);
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+  }
+}
+
+sigset_t HandledSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  return signals;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const lossgauge::main::SidecarFlags flags = lossgauge::main::ParseFlags(argc, argv);
+  lossgauge::main::SetUpLogging(flags.log_format, flags.log_level);
+  SetProcessLimits();
+  signal(SIGPIPE, SIG_IGN);
+  // Blocked before any thread is made, so that all of them leave these signals to the loop below.
+  const sigset_t signals = HandledSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  lossgauge::main::Sidecar sidecar(flags);
+  if (const absl::Status status = sidecar.Start(); !status.ok()) {
+    spdlog::error("cannot start: {}", std::string(status.message()));
+    sidecar.Shutdown();
+    return 1;
+  }
+  for (;;) {
+    int signal = 0;
+    if (sigwait(&signals, &signal) != 0) continue;
+    if (signal == SIGHUP) {
+      const absl::Status status = sidecar.ReloadPolicy();
+      if (status.ok()) {
+        spdlog::info("policy read again");
+      } else {
+        spdlog::error("SIGHUP: the policy stays as it is: {}", std::string(status.message()));
+      }
+      continue;
+    }
+    spdlog::info("ending on {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+    sidecar.Shutdown();
+    spdlog::info("ended");
+    return 0;
+  }
+}

@@ -1,0 +1,144 @@
+#include "server/main/pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "spdlog/spdlog.h"
+
+namespace lossgauge::main {
+
+struct Pipeline::Answer {
+  std::function<void()> give;
+};
+
+Pipeline::Pipeline(const PipelineOptions& options, state::Clock* clock, state::RunBook* book, state::Store* store,
+                   state::SnapshotBoard* board, state::Mailbox* mailbox, std::vector<state::RecordSource*> sources)
+    : options_(options), clock_(clock), book_(book), store_(store), board_(board), mailbox_(mailbox), sources_(std::move(sources)) {}
+
+Pipeline::~Pipeline() { Stop(0); }
+
+void Pipeline::HandleMailbox() {
+  mailbox_->Drain(
+      [this](state::Mailbox::Acknowledge& request, state::Mailbox::AcknowledgeDone& done) {
+        auto incident = std::make_shared<state::Incident>();
+        const absl::Status status = book_->Acknowledge(request, incident.get());
+        answers_.push_back({[status, incident, done = std::move(done)] { done(status, status.ok() ? incident.get() : nullptr); }});
+      },
+      [this](state::Mailbox::Report& request, state::Mailbox::ReportDone& done) {
+        std::uint64_t entries = 0;
+        const absl::Status status = book_->Report(request, &entries);
+        answers_.push_back({[status, entries, done = std::move(done)] { done(status, entries); }});
+      });
+}
+
+void Pipeline::AnswerMailbox() {
+  for (const Answer& answer : std::exchange(answers_, {})) answer.give();
+}
+
+bool Pipeline::Commit(state::TimeNs now_ns) {
+  const absl::Status status = store_->Commit(book_->BuildTransaction(now_ns));
+  if (status.ok()) {
+    book_->OnCommitted();
+    for (state::RecordSource* source : sources_) source->OnCommitted(now_ns);
+    if (!commit_error_.empty()) spdlog::info("state can be written again, after {} failures", commit_failures_in_a_row_);
+    commit_error_.clear();
+    commit_failures_in_a_row_ = 0;
+    next_commit_ns_ = now_ns + options_.commit_interval_ns;
+    return true;
+  }
+  ++self_.state_write_errors;
+  ++commit_failures_in_a_row_;
+  const std::string error(status.ToString());
+  if (error != commit_error_) spdlog::error("state cannot be written; monitoring goes on, a restart would lose what came since: {}", error);
+  commit_error_ = error;
+  next_commit_ns_ = now_ns + options_.retry_interval_ns;
+  return false;
+}
+
+void Pipeline::Publish(state::TimeNs now_ns) {
+  state::SelfView self = self_;
+  for (const state::RecordSource* source : sources_) {
+    const state::SourceStats& stats = source->stats();
+    self.rings_attached += stats.rings_attached;
+    self.names_repaired += stats.names_repaired;
+    for (const auto& [cause, count] : stats.errors) self.ring_errors[cause] += count;
+  }
+  board_->Publish(book_->BuildSnapshot(now_ns, std::move(self)));
+}
+
+std::int64_t Pipeline::RunCycle() {
+  const state::TimeNs begin_ns = clock_->NowNs();
+  state::PollResult total;
+  bool reachable = true;
+  for (state::RecordSource* source : sources_) {
+    const state::PollResult result = source->Poll(*book_, *book_, begin_ns);
+    total.records += result.records;
+    total.more |= result.more;
+    total.oldest_age_ns = std::max(total.oldest_age_ns, result.oldest_age_ns);
+    total.live_producers += result.live_producers;
+    reachable &= source->stats().reachable;
+  }
+  HandleMailbox();
+  book_->Advance(begin_ns, reachable);
+  ++self_.drain_cycles;
+  if (total.records > 0) self_.drain_lag_seconds = static_cast<double>(total.oldest_age_ns) * 1e-9;
+
+  const state::TimeNs now_ns = clock_->NowNs();
+  bool may_publish = !book_->HasUncommitted();
+  const bool is_due = now_ns >= next_commit_ns_ || stopping_now_ || (!answers_.empty() && commit_error_.empty());
+  if (!may_publish && is_due) {
+    may_publish = Commit(now_ns) || !commit_error_.empty();
+  } else if (!commit_error_.empty()) {
+    may_publish = true;
+  }
+  if (may_publish) AnswerMailbox();
+
+  if (now_ns >= next_self_ns_) {
+    next_self_ns_ = now_ns + 1'000'000'000;
+    self_.state_bytes = store_->bytes();
+    if (now_ns >= next_prune_ns_) {
+      next_prune_ns_ = now_ns + options_.prune_interval_ns;
+      if (const absl::Status status = store_->Prune(now_ns); !status.ok()) {
+        ++self_.state_write_errors;
+        spdlog::warn("old history cannot be dropped: {}", std::string(status.ToString()));
+      }
+    }
+    if (may_publish) Publish(now_ns);
+  } else if (may_publish && book_->HasNews()) {
+    Publish(now_ns);
+  }
+  const state::TimeNs end_ns = clock_->NowNs();
+  self_.drain_busy_seconds += static_cast<double>(end_ns - begin_ns) * 1e-9;
+  if (total.more) return 0;
+  if (total.records > 0) return options_.busy_sleep_ns;
+  if (!may_publish) return std::clamp<std::int64_t>(next_commit_ns_ - end_ns, 0, options_.live_sleep_ns);
+  return total.live_producers > 0 ? options_.live_sleep_ns : options_.idle_sleep_ns;
+}
+
+void Pipeline::Loop() {
+  for (;;) {
+    const std::int64_t sleep_ns = RunCycle();
+    std::unique_lock lock(mutex_);
+    if (stop_) return;
+    if (sleep_ns > 0 && wake_.wait_for(lock, std::chrono::nanoseconds(sleep_ns), [this] { return stop_; })) return;
+  }
+}
+
+void Pipeline::Start() { thread_ = std::thread([this] { Loop(); }); }
+
+void Pipeline::Stop(std::int64_t limit_ns) {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  stopping_now_ = true;
+  const state::TimeNs deadline = clock_->NowNs() + limit_ns;
+  for (int quiet = 0; quiet < 2 && clock_->NowNs() < deadline;) quiet = RunCycle() > 0 ? quiet + 1 : 0;
+}
+
+}  // namespace lossgauge::main

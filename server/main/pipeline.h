@@ -1,0 +1,82 @@
+// The drain thread's loop: sources -> book -> judges -> one transaction -> snapshot.
+//
+// Publication comes after the commit, so that what a client has seen (a resume token above all) is never taken back by a restart. A store
+// that cannot write does not stop the monitoring: the failure is counted, logged once, tried again every second, and snapshots go on
+// without it; what is to be written waits in the book, bounded.
+#ifndef LOSSGAUGE_SERVER_MAIN_PIPELINE_H_
+#define LOSSGAUGE_SERVER_MAIN_PIPELINE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/state/board.h"
+#include "server/state/clock.h"
+#include "server/state/run_book.h"
+#include "server/state/source.h"
+#include "server/state/store.h"
+
+namespace lossgauge::main {
+
+struct PipelineOptions {
+  std::int64_t commit_interval_ns = 10'000'000;   // at most one transaction in so long
+  std::int64_t retry_interval_ns = 1'000'000'000; // after a failed one
+  std::int64_t prune_interval_ns = std::int64_t{60} * 1'000'000'000;
+  std::int64_t busy_sleep_ns = 2'000'000;         // records came in the last cycle
+  std::int64_t live_sleep_ns = 5'000'000;         // producers live, nothing came
+  std::int64_t idle_sleep_ns = 100'000'000;       // nobody lives
+};
+
+// Everything handed in outlives the pipeline.
+class Pipeline {
+ public:
+  Pipeline(const PipelineOptions& options, state::Clock* clock, state::RunBook* book, state::Store* store, state::SnapshotBoard* board,
+           state::Mailbox* mailbox, std::vector<state::RecordSource*> sources);
+  ~Pipeline();
+
+  // One cycle, on the caller's thread. Returns how long may be slept before the next.
+  std::int64_t RunCycle();
+
+  void Start();  // the drain thread
+  // Ends the thread, then drains what is there and commits it, for at most `limit_ns`. May be called twice.
+  void Stop(std::int64_t limit_ns);
+
+ private:
+  struct Answer;
+  void Loop();
+  bool Commit(state::TimeNs now_ns);
+  void HandleMailbox();
+  void AnswerMailbox();
+  void Publish(state::TimeNs now_ns);
+
+  const PipelineOptions options_;
+  state::Clock* const clock_;
+  state::RunBook* const book_;
+  state::Store* const store_;
+  state::SnapshotBoard* const board_;
+  state::Mailbox* const mailbox_;
+  const std::vector<state::RecordSource*> sources_;
+
+  std::vector<Answer> answers_;  // of mailbox requests, to be given after the commit
+  state::TimeNs next_commit_ns_ = 0;
+  state::TimeNs next_prune_ns_ = 0;
+  state::TimeNs next_self_ns_ = 0;
+  std::string commit_error_;
+  std::uint64_t commit_failures_in_a_row_ = 0;
+  bool stopping_now_ = false;  // final drain: no waiting for the commit interval
+  state::SelfView self_;
+
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;
+};
+
+}  // namespace lossgauge::main
+
+#endif  // LOSSGAUGE_SERVER_MAIN_PIPELINE_H_

@@ -1,0 +1,116 @@
+#include "server/main/sidecar.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "server/api/api.h"
+#include "server/ingest/ring_source.h"
+#include "server/main/pipeline.h"
+#include "server/main/state_lock.h"
+#include "server/main/unjudged.h"
+#include "server/rpc/grpc_server.h"
+#include "server/state/board.h"
+#include "server/state/run_book.h"
+#include "server/state/store.h"
+#include "spdlog/spdlog.h"
+
+namespace lossgauge::main {
+namespace {
+
+constexpr std::int64_t kFinalDrainNs = 1'000'000'000;
+constexpr std::int64_t kStreamGraceNs = 1'500'000'000;
+constexpr int kBindTries = 6;  // 0.1 + 0.2 + ... s: a predecessor has 5 s to end, but most need less
+
+absl::Status StartPatiently(const std::function<absl::Status()>& start) {
+  absl::Status status;
+  auto pause = std::chrono::milliseconds(100);
+  for (int i = 0; i < kBindTries; ++i) {
+    status = start();
+    if (status.code() != absl::StatusCode::kUnavailable) return status;
+    if (i == 0) spdlog::warn("{}; trying again", std::string(status.message()));
+    if (i + 1 < kBindTries) std::this_thread::sleep_for(pause);
+    pause *= 2;
+  }
+  return status;
+}
+
+}  // namespace
+
+struct Sidecar::Parts {
+  state::SystemClock clock;
+  UnjudgedFactory judges;
+  std::unique_ptr<state::Store> store;
+  state::SnapshotBoard board;
+  state::Mailbox mailbox;
+  std::unique_ptr<state::RunBook> book;
+  std::unique_ptr<ingest::RingSource> rings;
+  std::unique_ptr<Pipeline> pipeline;
+  std::unique_ptr<api::Api> api;
+  std::unique_ptr<rpc::GrpcServer> grpc;
+};
+
+Sidecar::Sidecar(SidecarFlags flags) : flags_(std::move(flags)), parts_(std::make_unique<Parts>()) {}
+Sidecar::~Sidecar() { Shutdown(); }
+
+absl::Status Sidecar::Start() {
+  Parts& p = *parts_;
+  state::StoreOptions store_options;
+  store_options.directory = flags_.state_dir;
+  store_options.max_bytes = flags_.history_bytes;
+  store_options.max_age_ns = flags_.history_age_ns;
+  auto store = state::Store::Open(store_options);
+  if (!store.ok()) return store.status();
+  p.store = *std::move(store);
+  if (!flags_.state_dir.empty()) {
+    if (const absl::Status status = LockStateDirectory(flags_.state_dir); !status.ok()) return status;
+  }
+  if (!p.store->open_note().empty()) spdlog::error("{}", p.store->open_note());
+
+  state::RunBookOptions book_options;
+  book_options.run.join.join_timeout_ns = flags_.join_timeout_ns;
+  book_options.run.join.max_ranks = flags_.max_ranks;
+  book_options.run.mode = flags_.mode;
+  book_options.max_runs = flags_.max_runs;
+  book_options.linger_ns = flags_.linger_ns;
+  book_options.lost_linger_ns = flags_.lost_linger_ns;
+  book_options.max_recent_steps = flags_.max_steps;
+  p.book = std::make_unique<state::RunBook>(book_options, &p.judges, p.store.get(), p.clock.NowNs());
+  if (const absl::Status status = p.book->Load(p.clock.NowNs()); !status.ok()) return status;
+
+  ingest::RingSourceOptions source_options;
+  source_options.directories = flags_.ring_dirs;
+  source_options.liveness.frozen_after_ns = flags_.frozen_after_ns;
+  source_options.reclaim = flags_.reclaim;
+  p.rings = std::make_unique<ingest::RingSource>(source_options, &p.clock);
+  p.pipeline = std::make_unique<Pipeline>(PipelineOptions{}, &p.clock, p.book.get(), p.store.get(), &p.board, &p.mailbox,
+                                          std::vector<state::RecordSource*>{p.rings.get()});
+  for (const std::string& directory : flags_.ring_dirs) spdlog::info("watching rings in {}", directory);
+  p.pipeline->RunCycle();  // whoever asks first already sees the runs that are here
+  p.pipeline->Start();
+
+  p.api = std::make_unique<api::Api>(p.board, p.mailbox, p.store->reader(), p.clock);
+  if (flags_.grpc_listen != "none") {
+    rpc::GrpcOptions options;
+    options.listen = flags_.grpc_listen;
+    p.grpc = std::make_unique<rpc::GrpcServer>(options, *p.api);
+    if (const absl::Status status = StartPatiently([&] { return p.grpc->Start(); }); !status.ok()) return status;
+    spdlog::info("gRPC on {}", p.grpc->address());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sidecar::ReloadPolicy() {
+  if (flags_.policy.empty()) return absl::FailedPreconditionError("no --policy file was given: nothing to read again");
+  return absl::OkStatus();
+}
+
+void Sidecar::Shutdown() {
+  Parts& p = *parts_;
+  if (p.pipeline) p.pipeline->Stop(kFinalDrainNs);
+  if (p.grpc) p.grpc->Shutdown(kStreamGraceNs);
+  p.board.Close();
+  p.grpc.reset();
+}
+
+}  // namespace lossgauge::main

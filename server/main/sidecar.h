@@ -1,0 +1,33 @@
+// The sidecar put together: sources, book, store, pipeline and the servers in front of it.
+#ifndef LOSSGAUGE_SERVER_MAIN_SIDECAR_H_
+#define LOSSGAUGE_SERVER_MAIN_SIDECAR_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "server/main/flags.h"
+
+namespace lossgauge::main {
+
+class Sidecar {
+ public:
+  explicit Sidecar(SidecarFlags flags);
+  ~Sidecar();
+
+  // Draining begins before the servers listen. An address that cannot be had is tried again for some seconds, for a predecessor that is just
+  // ending; then it is an error, with address and errno.
+  absl::Status Start();
+  // SIGHUP. On an error the old policy stays.
+  absl::Status ReloadPolicy();
+  // Final drain and commit, then the servers end their streams. Within 5 s.
+  void Shutdown();
+
+ private:
+  struct Parts;
+  const SidecarFlags flags_;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace lossgauge::main
+
+#endif  // LOSSGAUGE_SERVER_MAIN_SIDECAR_H_
