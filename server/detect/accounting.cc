@@ -1,0 +1,106 @@
+#include "server/detect/accounting.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/state/kinds.h"
+
+namespace lossgauge::detect {
+namespace {
+
+bool Near(double a, double b) { return std::fabs(a - b) <= 1e-6 * std::max(std::fabs(a), std::fabs(b)); }
+
+// One rank of each tensor-parallel group: the others hold the same tokens.
+bool Counts(const lg_layout& layout) { return layout.has_loss != 0 && layout.tp.index == 0; }
+
+}  // namespace
+
+std::optional<AccountingFinding> CheckDenominator(const state::JoinedStep& joined) {
+  if (!joined.all_ranks_visible) return std::nullopt;
+  double low = HUGE_VAL;
+  double high = 0;
+  double unmasked = 0;
+  double tokens = 0;
+  double micro_batches = 0;
+  int given = 0;
+  bool own_counts = true;       // every rank's denominators can be its own micro-batches' counts
+  bool own_rank_counts = true;  // every rank's denominator is its own count of the step
+  bool counts_differ = false;
+  double first_count = -1;
+  for (const state::RankSample& sample : joined.samples) {
+    const lg_layout& layout = sample.producer->layout;
+    if (!Counts(layout)) continue;
+    const lg_step_record& record = sample.record;
+    const double own = static_cast<double>(record.unmasked_tokens);
+    const double launches = std::max<double>(1, static_cast<double>(record.micro_batches));
+    unmasked += own;
+    tokens += static_cast<double>(record.tokens);
+    micro_batches = std::max(micro_batches, launches);
+    if (first_count >= 0 && own != first_count) counts_differ = true;
+    first_count = own;
+    if (own == 0) continue;  // a rank without a token divides nothing by anything
+    if ((record.present & LG_HAS_DENOMINATOR) == 0) return std::nullopt;
+    ++given;
+    low = std::min(low, record.denominator_min);
+    high = std::max(high, record.denominator_max);
+    const bool one = Near(record.denominator_min, record.denominator_max);
+    own_rank_counts = own_rank_counts && one && Near(record.denominator_min, own);
+    const bool per_micro = launches > 1 ? record.denominator_min * launches <= own * (1 + 1e-9) &&
+                                              record.denominator_max * launches >= own * (1 - 1e-9)
+                                        : one && Near(record.denominator_min, own);
+    own_counts = own_counts && per_micro;
+    if (launches > 1 && !one) counts_differ = true;
+  }
+  if (given == 0 || unmasked == 0) return std::nullopt;
+  const double ranks = std::max<double>(1, static_cast<double>(joined.layout.dp.size)) * std::max<double>(1, static_cast<double>(joined.layout.cp.size));
+  const auto right = [&](double value) {
+    return (joined.layout.gradient_reduction != LG_GRADIENT_REDUCTION_MEAN && Near(value, unmasked)) ||
+           (joined.layout.gradient_reduction != LG_GRADIENT_REDUCTION_SUM && Near(value, unmasked / ranks));
+  };
+  if (right(low) && right(high) && Near(low, high)) return std::nullopt;
+
+  const bool sum = joined.layout.gradient_reduction == LG_GRADIENT_REDUCTION_SUM;
+  const double expected = sum ? unmasked : unmasked / ranks;
+  AccountingFinding finding;
+  finding.evidence = {{"expected_denominator", expected, "tokens", ""},   {"denominator_min", low, "tokens", ""},
+                      {"denominator_max", high, "tokens", ""},            {"unmasked_tokens", unmasked, "tokens", ""},
+                      {"data_parallel_ranks", ranks, "", ""},             {"micro_batches", micro_batches, "", ""}};
+  const std::string numbers = absl::StrFormat("divided by %.10g%s, right is %.10g", low,
+                                              Near(low, high) ? std::string() : absl::StrFormat(" to %.10g", high), expected);
+  if (counts_differ && (own_counts || own_rank_counts)) {
+    finding.kind = state::kKindMeanOfMeans;
+    finding.hypothesis = own_rank_counts && ranks > 1 ? "mean_of_rank_means" : "mean_of_micro_batch_means";
+    finding.summary = absl::StrCat("Mean of means: each ", own_rank_counts && ranks > 1 ? "rank" : "micro-batch",
+                                   " divides by its own token count while the counts differ (", numbers,
+                                   "); tokens of short batches weigh too much");
+    return finding;
+  }
+  finding.kind = state::kKindDenominator;
+  const auto name = [&](const char* hypothesis, std::string text) {
+    finding.hypothesis = hypothesis;
+    finding.summary = absl::StrCat("Denominator wrong: ", numbers, "; ", text);
+    finding.evidence.push_back({"hypothesis", 0, "", finding.hypothesis});
+  };
+  if (!Near(low, high)) {
+    name("differs", "it differs between ranks or micro-batches");
+  } else if (ranks > 1 && Near(low * ranks, expected)) {
+    name("factor_R", absl::StrFormat("too small by exactly R = %.0f data-parallel ranks: the gradient is %.0f times too large", ranks, ranks));
+  } else if (ranks > 1 && Near(low, expected * ranks)) {
+    name("factor_R", absl::StrFormat("too large by exactly R = %.0f data-parallel ranks: the gradient is %.0f times too small", ranks, ranks));
+  } else if (micro_batches > 1 && Near(low * micro_batches, expected)) {
+    name("factor_micro_batches", absl::StrFormat("too small by exactly the %.0f micro-batches: accumulation is not divided out", micro_batches));
+  } else if (micro_batches > 1 && Near(low, expected * micro_batches)) {
+    name("factor_micro_batches", absl::StrFormat("too large by exactly the %.0f micro-batches: accumulation is divided out twice", micro_batches));
+  } else if (ranks * micro_batches > 1 && Near(low * ranks * micro_batches, expected)) {
+    name("factor_R_micro_batches", absl::StrFormat("too small by R x micro-batches = %.0f", ranks * micro_batches));
+  } else if (tokens > unmasked && (Near(low, tokens) || Near(low, tokens / ranks))) {
+    name("masked_tokens_counted", "masked positions are counted in it");
+  } else {
+    name("unexplained", absl::StrFormat("off by a factor of %.6g", low > 0 ? expected / low : 0.0));
+  }
+  return finding;
+}
+
+}  // namespace lossgauge::detect

@@ -1,0 +1,159 @@
+#include "server/detect/level_shift.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+
+namespace lossgauge::detect {
+namespace {
+
+constexpr IncidentBook::Slot kSlot{state::Condition::kLevelShift};
+constexpr int kMinimum = 64;         // accepted values before the median can serve as a reference
+constexpr double kClip = 3;          // deviations: one blip alone never raises the alarm
+constexpr double kScaleFloor = 1e-4; // nats
+
+}  // namespace
+
+void LevelShiftDetector::Take(double loss) {
+  const double deviation = loss - accepted_.Median();
+  if (accepted_.size() > 1) {
+    lag_product_ = 0.996 * lag_product_ + deviation * previous_deviation_;
+    lag_square_ = 0.996 * lag_square_ + deviation * deviation;
+  }
+  previous_deviation_ = deviation;
+  accepted_.Add(loss);
+}
+
+void LevelShiftDetector::FlushPending() {
+  for (int i = 0; i < pending_count_; ++i) Take(pending_[i]);
+  pending_count_ = 0;
+}
+
+void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, double noise, const Policy& policy, IncidentBook& book) {
+  const double loss = *signals.loss;
+  if (open_) {
+    recent_.Add(loss);
+    if (loss > peak_nats_ && !loss_flagged) {
+      peak_nats_ = loss;
+      peak_step_ = signals.moment.step;
+    }
+    if (recent_.full() && recent_.Median() <= reference_ + scale_) {
+      book.Resolve(kSlot, signals.moment, signals.moment.step - onset_step_ + 1);
+      open_ = false;
+      sum_ = 0;
+      recent_.Clear();
+      return;
+    }
+    ReportTo(book, signals, policy);
+    return;
+  }
+  if (loss_flagged) return;
+  if (accepted_.size() < kMinimum) {
+    Take(loss);
+    return;
+  }
+  const double scale = std::max({1.4826 * accepted_.MedianAbsoluteDeviation(), noise, kScaleFloor});
+  const double deviation = std::clamp((loss - accepted_.Median()) / scale, -kClip, kClip);
+  const double before = sum_;
+  sum_ = std::max(0.0, sum_ + deviation - policy.shift_slack_deviations);
+  if (sum_ == 0) {
+    FlushPending();
+    Take(loss);
+    return;
+  }
+  if (before == 0) sum_start_step_ = signals.moment.step;
+  if (pending_count_ == kPending) {  // neither rising to the alarm nor ending: the level has crept, follow it
+    FlushPending();
+    sum_ *= 0.5;
+  }
+  pending_[pending_count_++] = static_cast<float>(std::clamp(loss, -1e37, 1e37));
+  const double correlation = lag_square_ > 0 ? std::clamp(lag_product_ / lag_square_, 0.0, 0.8) : 0;
+  if (sum_ < policy.shift_alarm_deviations * (1 + correlation) / (1 - correlation)) return;
+
+  open_ = true;
+  reference_ = accepted_.Median();
+  scale_ = scale;
+  onset_step_ = sum_start_step_;
+  peak_nats_ = loss;
+  peak_step_ = signals.moment.step;
+  recent_.Clear();
+  for (int i = 0; i < pending_count_; ++i) recent_.Add(pending_[i]);
+  pending_count_ = 0;
+  ReportTo(book, signals, policy);
+}
+
+void LevelShiftDetector::Adopt(double from_nats, double to_nats, std::int64_t onset_step, const StepSignals& signals, const Policy& policy,
+                               IncidentBook& book) {
+  if (open_) return;
+  open_ = true;
+  reference_ = from_nats;
+  scale_ = std::max(1.4826 * accepted_.MedianAbsoluteDeviation(), kScaleFloor);
+  onset_step_ = onset_step;
+  peak_nats_ = to_nats;
+  peak_step_ = signals.moment.step;
+  pending_count_ = 0;
+  recent_.Clear();
+  recent_.Add(to_nats);
+  ReportTo(book, signals, policy);
+}
+
+void LevelShiftDetector::Accept(const Moment& moment, IncidentBook& book) {
+  if (!open_) return;
+  book.Resolve(kSlot, moment);
+  *this = LevelShiftDetector();
+}
+
+void LevelShiftDetector::ReportTo(IncidentBook& book, const StepSignals& signals, const Policy& policy) const {
+  const double now = recent_.Median();
+  const double shift = now - reference_;
+  Finding finding;
+  finding.condition = state::Condition::kLevelShift;
+  finding.severity = shift >= policy.shift_floor_nats ? state::Severity::kWarning : state::Severity::kInfo;
+  finding.onset_step = onset_step_;
+  finding.peak_step = peak_step_;
+  finding.summary = absl::StrFormat("Loss moved to a higher level at step %d: %.3f nats from %.3f (+%.3f) and stays there; "
+                                    "acknowledge it if this is intended (new data, new schedule)",
+                                    onset_step_, now, reference_, shift);
+  finding.evidence = {{"level_before", reference_, "nats", ""}, {"level_now", now, "nats", ""}, {"shift", shift, "nats", ""},
+                      {"noise", scale_, "nats", ""}};
+  book.Report(kSlot, std::move(finding), signals.moment);
+}
+
+void LevelShiftDetector::Save(StateWriter& out) const {
+  accepted_.Save(out);
+  recent_.Save(out);
+  out.Put(lag_product_);
+  out.Put(lag_square_);
+  out.Put(previous_deviation_);
+  out.Put(sum_);
+  out.Put(pending_count_);
+  for (int i = 0; i < pending_count_; ++i) out.Put(pending_[i]);
+  out.Put(sum_start_step_);
+  out.Put<std::uint8_t>(open_);
+  out.Put(reference_);
+  out.Put(scale_);
+  out.Put(peak_nats_);
+  out.Put(onset_step_);
+  out.Put(peak_step_);
+}
+
+void LevelShiftDetector::Restore(StateReader& in) {
+  accepted_.Restore(in);
+  recent_.Restore(in);
+  lag_product_ = in.GetFinite();
+  lag_square_ = in.GetFinite();
+  previous_deviation_ = in.GetFinite();
+  sum_ = in.GetIn<double>(0, 1e12);
+  pending_count_ = in.GetIn<std::int32_t>(0, kPending);
+  for (int i = 0; i < pending_count_; ++i) pending_[i] = in.GetIn<float>(-1e38f, 1e38f);
+  sum_start_step_ = in.GetStep();
+  open_ = in.GetBool();
+  reference_ = in.GetFinite();
+  scale_ = in.GetFinite();
+  peak_nats_ = in.GetFinite();
+  onset_step_ = in.GetStep();
+  peak_step_ = in.GetStep();
+}
+
+}  // namespace lossgauge::detect

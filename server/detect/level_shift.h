@@ -1,0 +1,61 @@
+// A loss that moved to a higher level and stays there: too little for a spike, too long for noise.
+//
+// A clipped CUSUM against the median of the last accepted values. While the sum is above zero nothing enters that baseline, so a shift
+// cannot hide by becoming its own reference. The reference is not extrapolated along the trend: a falling loss only makes the test milder,
+// and a convex descent never looks like a shift. The alarm rises with the lag-one correlation of the steps, which a CUSUM mistakes for a shift.
+#ifndef LOSSGAUGE_SERVER_DETECT_LEVEL_SHIFT_H_
+#define LOSSGAUGE_SERVER_DETECT_LEVEL_SHIFT_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "server/detect/incident_book.h"
+#include "server/detect/policy.h"
+#include "server/detect/sorted_window.h"
+#include "server/detect/step_signals.h"
+
+namespace lossgauge::detect {
+
+class LevelShiftDetector {
+ public:
+  static constexpr int kWindow = 128;
+  // `loss_flagged`: the value belongs to an open spike and is no evidence here. `noise` = the spike baseline's scale.
+  void OnStep(const StepSignals& signals, bool loss_flagged, double noise, const Policy& policy, IncidentBook& book);
+  // A spike that did not recover ended as a shift.
+  void Adopt(double from_nats, double to_nats, std::int64_t onset_step, const StepSignals& signals, const Policy& policy, IncidentBook& book);
+  // The shift was acknowledged: its level is the new normal.
+  void Accept(const Moment& moment, IncidentBook& book);
+  void OnAttempt() { *this = LevelShiftDetector(); }
+  bool open() const { return open_; }
+
+  void Save(StateWriter& out) const;
+  void Restore(StateReader& in);
+
+ private:
+  static constexpr int kPending = 64;
+  void Take(double loss);
+  void FlushPending();
+  void ReportTo(IncidentBook& book, const StepSignals& signals, const Policy& policy) const;
+
+  SortedWindow<kWindow> accepted_;
+  SortedWindow<31> recent_;
+  double lag_product_ = 0;  // sums over accepted values, fading: their ratio is the lag-one correlation
+  double lag_square_ = 0;
+  double previous_deviation_ = 0;
+  double sum_ = 0;
+  std::array<float, kPending> pending_{};
+  std::int32_t pending_count_ = 0;
+  std::int64_t sum_start_step_ = 0;
+
+  bool open_ = false;
+  double reference_ = 0;
+  double scale_ = 0;
+  double peak_nats_ = 0;
+  std::int64_t onset_step_ = 0;
+  std::int64_t peak_step_ = 0;
+};
+
+}  // namespace lossgauge::detect
+
+#endif  // LOSSGAUGE_SERVER_DETECT_LEVEL_SHIFT_H_

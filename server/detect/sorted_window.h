@@ -1,0 +1,91 @@
+// The last N values in order of size as well as of arrival: median and median absolute deviation without a sort per step.
+#ifndef LOSSGAUGE_SERVER_DETECT_SORTED_WINDOW_H_
+#define LOSSGAUGE_SERVER_DETECT_SORTED_WINDOW_H_
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "server/detect/state_codec.h"
+
+namespace lossgauge::detect {
+
+// Values are kept as float, so that a restored window is the same to the last bit and half the size. Only finite values may be added.
+template <int kCapacity>
+class SortedWindow {
+ public:
+  int size() const { return size_; }
+  bool full() const { return size_ == kCapacity; }
+
+  void Add(double value) {
+    const float added = static_cast<float>(std::clamp(value, -1e37, 1e37));
+    if (size_ == kCapacity) {
+      const float oldest = arrival_[next_];
+      auto* end = sorted_.data() + size_;
+      auto* at = std::lower_bound(sorted_.data(), end, oldest);
+      std::copy(at + 1, end, at);
+      --size_;
+    }
+    auto* end = sorted_.data() + size_;
+    auto* at = std::upper_bound(sorted_.data(), end, added);
+    std::copy_backward(at, end, end + 1);
+    *at = added;
+    arrival_[next_] = added;
+    next_ = (next_ + 1) % kCapacity;
+    ++size_;
+  }
+
+  void Clear() { size_ = next_ = 0; }
+
+  // 0 if empty.
+  double Median() const {
+    if (size_ == 0) return 0;
+    return 0.5 * (double{sorted_[(size_ - 1) / 2]} + double{sorted_[size_ / 2]});
+  }
+
+  // Median of |value - Median()|, by walking outwards from the middle; 0 if empty.
+  double MedianAbsoluteDeviation() const {
+    if (size_ == 0) return 0;
+    const double median = Median();
+    int low = (size_ - 1) / 2;
+    int high = low + 1;
+    double previous = 0;
+    double current = 0;
+    for (int taken = 0; taken <= size_ / 2; ++taken) {
+      previous = current;
+      const double below = low >= 0 ? median - sorted_[low] : HUGE_VAL;
+      const double above = high < size_ ? sorted_[high] - median : HUGE_VAL;
+      if (below <= above) {
+        current = below;
+        --low;
+      } else {
+        current = above;
+        ++high;
+      }
+    }
+    return size_ % 2 == 1 ? current : 0.5 * (previous + current);
+  }
+
+  // i = 0: the newest. Precondition: i < size().
+  double Recent(int i) const { return arrival_[(next_ - 1 - i + 2 * kCapacity) % kCapacity]; }
+
+  void Save(StateWriter& out) const {
+    out.Put(static_cast<std::uint16_t>(size_));
+    for (int i = size_ - 1; i >= 0; --i) out.Put(static_cast<float>(Recent(i)));
+  }
+  void Restore(StateReader& in) {
+    Clear();
+    const int count = in.GetIn<std::uint16_t>(0, kCapacity);
+    for (int i = 0; i < count; ++i) Add(in.GetIn<float>(-1e38f, 1e38f));
+  }
+
+ private:
+  std::array<float, kCapacity> sorted_{};
+  std::array<float, kCapacity> arrival_{};
+  int size_ = 0;
+  int next_ = 0;
+};
+
+}  // namespace lossgauge::detect
+
+#endif  // LOSSGAUGE_SERVER_DETECT_SORTED_WINDOW_H_

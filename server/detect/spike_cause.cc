@@ -1,0 +1,113 @@
+#include "server/detect/spike_cause.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/state/kinds.h"
+
+namespace lossgauge::detect {
+
+void SignalTrail::Push(const StepSignals& signals) {
+  for (int i = kLength - 1; i > 0; --i) flags_[i] = flags_[i - 1];
+  flags_[0] = static_cast<std::uint8_t>((signals.grad_high ? kGrad : 0) | (signals.logit_high ? kLogit : 0) |
+                                        (signals.learning_rate_factor >= 2 ? kLearningRate : 0));
+  if (size_ < kLength) ++size_;
+}
+
+bool SignalTrail::GradHigh(bool same_step) const {
+  for (int i = same_step ? 0 : 1; i < size_; ++i) {
+    if (flags_[i] & kGrad) return true;
+  }
+  return false;
+}
+
+bool SignalTrail::LearningRateJumped() const {
+  for (int i = 0; i < size_; ++i) {
+    if (flags_[i] & kLearningRate) return true;
+  }
+  return false;
+}
+
+bool SignalTrail::LogitHigh(int steps) const {
+  for (int i = 0; i < size_ && i < steps; ++i) {
+    if (flags_[i] & kLogit) return true;
+  }
+  return false;
+}
+
+void SignalTrail::Save(StateWriter& out) const {
+  out.Put(static_cast<std::uint8_t>(size_));
+  for (const std::uint8_t flags : flags_) out.Put(flags);
+}
+
+void SignalTrail::Restore(StateReader& in) {
+  size_ = in.GetIn<std::uint8_t>(0, kLength);
+  for (std::uint8_t& flags : flags_) flags = in.GetIn<std::uint8_t>(0, 7);
+}
+
+SpikeCause FindSpikeCause(const StepSignals& signals, const SignalTrail& trail, double center, double threshold) {
+  // A learning rate that doubled explains high logits as well.
+  if (trail.LearningRateJumped()) return {state::kCauseOptimizer, std::nullopt};
+  if (trail.LogitHigh(2)) {
+    std::optional<std::uint32_t> rank;
+    return {state::kCauseLogitBlowup, rank};
+  }
+  if (signals.tokens_odd) return {state::kCauseData, std::nullopt};
+  const auto& ranks = signals.joined->summary.rank_steps;
+  std::optional<std::uint32_t> alone;
+  int beyond = 0;
+  int with_loss = 0;
+  for (const state::RankSummary& rank : ranks) {
+    if (!rank.loss_nats) continue;
+    ++with_loss;
+    if (*rank.loss_nats - center > threshold) {
+      ++beyond;
+      alone = rank.rank;
+    }
+  }
+  if (with_loss >= 2 && beyond == 1) return {state::kCauseRank, alone};
+  if (trail.GradHigh(/*same_step=*/false)) return {state::kCauseOptimizer, std::nullopt};
+  return {state::kCauseUnexplained, std::nullopt};
+}
+
+std::string DescribeCause(const SpikeCause& cause, const StepSignals& signals) {
+  if (cause.cause == state::kCauseLogitBlowup) {
+    return absl::StrFormat("max|z| jumped with it (%.3g, %.1f times its usual value)", signals.max_abs_logit.value_or(0),
+                           signals.logit_factor);
+  }
+  if (cause.cause == state::kCauseData) {
+    return absl::StrFormat("the step had %.2g times the usual number of unmasked tokens: look at the data or the masking",
+                           signals.tokens_factor);
+  }
+  if (cause.cause == state::kCauseRank) {
+    return absl::StrFormat("rank %d alone is high: look at its batch, then at its device", cause.rank.value_or(0));
+  }
+  if (cause.cause == state::kCauseOptimizer) {
+    if (signals.learning_rate_factor >= 2) {
+      return absl::StrFormat("the learning rate had just risen %.1f times", signals.learning_rate_factor);
+    }
+    return "the gradient norm rose first: an optimisation instability";
+  }
+  return "nothing else in the signals moved before it";
+}
+
+void AddPlaces(const StepSignals& signals, std::vector<state::Evidence>& evidence) {
+  const state::StepSummary& summary = signals.joined->summary;
+  if (signals.grad_norm) evidence.push_back({"grad_norm", *signals.grad_norm, "", absl::StrFormat("%.2f x usual", signals.grad_factor)});
+  if (signals.max_abs_logit) {
+    evidence.push_back({"max_abs_logit", *signals.max_abs_logit, "", absl::StrFormat("%.2f x usual", signals.logit_factor)});
+  }
+  if (summary.worst_row) {
+    evidence.push_back({"worst_row", summary.worst_row->value, "nats",
+                        absl::StrFormat("rank %d, position %d, target %d", summary.worst_row->rank, summary.worst_row->position,
+                                        summary.worst_row->token)});
+  }
+  if (summary.worst_logit) {
+    evidence.push_back({"worst_logit", summary.worst_logit->value, "",
+                        absl::StrFormat("rank %d, position %d, column %d", summary.worst_logit->rank, summary.worst_logit->position,
+                                        summary.worst_logit->token)});
+  }
+}
+
+}  // namespace lossgauge::detect

@@ -1,0 +1,51 @@
+// Why the loss spiked, from the signals of the same steps; and where: the worst row and the largest logit.
+#ifndef LOSSGAUGE_SERVER_DETECT_SPIKE_CAUSE_H_
+#define LOSSGAUGE_SERVER_DETECT_SPIKE_CAUSE_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "server/detect/step_signals.h"
+
+namespace lossgauge::detect {
+
+struct SpikeCause {
+  std::string_view cause;  // of state::kSpikeCauses
+  std::optional<std::uint32_t> rank;
+};
+
+// The last steps' factors: what led the loss.
+class SignalTrail {
+ public:
+  static constexpr int kLength = 8;
+  void Push(const StepSignals& signals);
+  // A gradient norm that was high on one of the steps before the newest (or on it, too, if `same_step`).
+  bool GradHigh(bool same_step) const;
+  bool LearningRateJumped() const;
+  // Of the newest `steps` steps.
+  bool LogitHigh(int steps) const;
+  void Clear() { size_ = 0; }
+
+  void Save(StateWriter& out) const;
+  void Restore(StateReader& in);
+
+ private:
+  enum : std::uint8_t { kGrad = 1, kLogit = 2, kLearningRate = 4 };
+  std::array<std::uint8_t, kLength> flags_{};  // newest first
+  int size_ = 0;
+};
+
+// `center` and `threshold` are the loss baseline's: a rank is alone to blame if only its own loss lies beyond.
+SpikeCause FindSpikeCause(const StepSignals& signals, const SignalTrail& trail, double center, double threshold);
+
+// Words for a person: "max|z| jumped 2.1 times with it".
+std::string DescribeCause(const SpikeCause& cause, const StepSignals& signals);
+
+// worst_row and worst_logit of the step, and the factors.
+void AddPlaces(const StepSignals& signals, std::vector<state::Evidence>& evidence);
+
+}  // namespace lossgauge::detect
+
+#endif  // LOSSGAUGE_SERVER_DETECT_SPIKE_CAUSE_H_

@@ -1,0 +1,396 @@
+#include "server/detect/verdict_policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/detect/producer_watch.h"
+#include "server/state/kinds.h"
+
+namespace lossgauge::detect {
+namespace {
+
+using state::Action;
+using state::Condition;
+using state::Incident;
+using state::Severity;
+using state::TimeNs;
+using state::Verdict;
+
+constexpr std::size_t kMaxEvidence = 24;
+
+std::string Duration(TimeNs ns) {
+  const double seconds = static_cast<double>(std::max<TimeNs>(0, ns)) * 1e-9;
+  if (seconds < 120) return absl::StrFormat("%.0f s", seconds);
+  if (seconds < 7200) return absl::StrFormat("%.0f min", seconds / 60);
+  return absl::StrFormat("%.1f h", seconds / 3600);
+}
+
+bool AsksForRestart(const Incident& incident) {
+  if (incident.severity != Severity::kCritical) return false;
+  switch (incident.condition) {
+    case Condition::kNonfinite:
+    case Condition::kDivergence:
+    case Condition::kLossCollapse:
+    case Condition::kProducerLost:
+    case Condition::kStall:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The parameters themselves are suspect since the onset; for a lost or hanging job they are not.
+bool DamagesModel(Condition condition) {
+  switch (condition) {
+    case Condition::kNonfinite:
+    case Condition::kDivergence:
+    case Condition::kLossCollapse:
+    case Condition::kLossSpike:
+    case Condition::kGradExplosion:
+    case Condition::kLogitBlowup:
+    case Condition::kIntegrity:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// When a condition that is only watched becomes more.
+std::string Escalation(const Incident& incident, const Policy& policy, double median_step_seconds) {
+  const auto steps = [](double count) { return absl::StrFormat("%.0f", count); };
+  switch (incident.condition) {
+    case Condition::kLossSpike:
+      return absl::StrCat("RESTART if the loss is not back ", steps(policy.loss_unrecovered_steps), " steps after step ", incident.onset_step);
+    case Condition::kDivergence:
+      return absl::StrCat("RESTART if it still climbs ", steps(policy.loss_rising_steps), " steps after step ", incident.onset_step);
+    case Condition::kNonfinite:
+      return absl::StrCat("RESTART after ", steps(policy.nonfinite_persist_steps), " non-finite steps in a row");
+    case Condition::kIntegrity:
+      return absl::StrCat("HALT after ", steps(policy.integrity_halt_steps), " broken steps of ", steps(policy.integrity_window_steps));
+    case Condition::kStall:
+    case Condition::kFrozen:
+      return absl::StrCat("RESTART after ", Duration(StallLimitNs(policy, median_step_seconds)), " without a step");
+    case Condition::kGradExplosion:
+      return "becomes a loss spike if the loss follows";
+    case Condition::kAccounting:
+      return "never by itself: the policy may say accounting.halts: 1";
+    default:
+      return "";
+  }
+}
+
+class Decision {
+ public:
+  Decision(const RunFacts& facts, const Policy& policy, TimeNs now_ns) : facts_(facts), policy_(policy), now_ns_(now_ns) {
+    verdict_.policy_version = policy.version;
+    verdict_.mode = policy.shadow() ? "shadow" : "advise";
+    verdict_.evaluated_at_ns = now_ns;
+    verdict_.valid_until_ns = now_ns + static_cast<TimeNs>(policy.valid_seconds * 1e9);
+    verdict_.attempt = facts.attempt;
+    if (facts.last_step_time_ns != 0) {
+      verdict_.last_step = facts.last_step;
+      verdict_.last_step_age_ns = std::max<TimeNs>(0, now_ns - facts.last_step_time_ns);
+    }
+    for (const Incident* incident : facts.open) {
+      if (incident->hidden_by.empty()) visible_.push_back(incident);
+    }
+    // The worst first, then the oldest.
+    std::stable_sort(visible_.begin(), visible_.end(), [](const Incident* a, const Incident* b) { return a->severity > b->severity; });
+  }
+
+  Verdict Decide() {
+    if (verdict_.last_step) {
+      const std::int64_t good = LastGoodStep(facts_);
+      if (good >= 0) verdict_.last_good_step = good;
+    }
+    if (!Blind() && !Ended() && !HaltOrRestart() && !Silent() && !Watch() && !Warming()) Continue();
+    if (verdict_.evidence.size() > kMaxEvidence) verdict_.evidence.resize(kMaxEvidence);
+    return std::move(verdict_);
+  }
+
+ private:
+  void Say(Action action, std::string_view code, std::string reason) {
+    verdict_.action = action;
+    verdict_.reason_codes.insert(verdict_.reason_codes.begin(), std::string(code));
+    verdict_.reason = std::move(reason);
+  }
+  void AddEvidence(const char* name, double value, const char* unit, std::string text = "") {
+    verdict_.evidence.push_back({name, value, unit, std::move(text)});
+  }
+  void Cite(const Incident& incident) {
+    verdict_.evidence.push_back({"incident", 0, "", absl::StrCat(incident.id, " ", ReasonCode(incident), ": ", incident.summary)});
+    for (const state::Evidence& item : incident.evidence) verdict_.evidence.push_back(item);
+  }
+  void AddCode(const Incident& incident) {
+    const std::string code = ReasonCode(incident);
+    if (std::find(verdict_.reason_codes.begin(), verdict_.reason_codes.end(), code) == verdict_.reason_codes.end()) {
+      verdict_.reason_codes.push_back(code);
+    }
+  }
+
+  TimeNs StepAge() const { return facts_.last_step_time_ns == 0 ? INT64_MAX : now_ns_ - facts_.last_step_time_ns; }
+  TimeNs FreshNs() const { return FreshLimitNs(policy_, facts_.median_step_seconds); }
+  bool Fresh() const { return StepAge() <= FreshNs(); }
+  bool PresenceKnown() const { return facts_.presence_ns != 0 && now_ns_ - facts_.presence_ns <= static_cast<TimeNs>(policy_.presence_seconds * 1e9); }
+
+  // UNKNOWN: there is nothing to judge by.
+  bool Blind() {
+    if (facts_.first_seen_ns == 0 && facts_.last_step_time_ns == 0) {
+      Say(Action::kUnknown, state::kReasonNoData, "No data: nothing of this run has been seen yet");
+      AddEvidence("steps", 0, "steps");
+      return true;
+    }
+    if (!facts_.source_reachable) {
+      Say(Action::kUnknown, state::kReasonUnreachable,
+          absl::StrCat("The source of this run's records cannot be read since ", Duration(now_ns_ - facts_.unreachable_since_ns),
+                       " (ring directory or forwarder): nothing is known about the job now"));
+      verdict_.since_ns = facts_.unreachable_since_ns;
+      CiteAge();
+      return true;
+    }
+    if (!Fresh() && !PresenceKnown() && !facts_.ended) {
+      const TimeNs last = std::max(facts_.last_step_time_ns, facts_.presence_ns);
+      Say(Action::kUnknown, state::kReasonStale,
+          facts_.last_step_time_ns == 0
+              ? absl::StrCat("Stale: no word of the job's processes for ", Duration(now_ns_ - last), " and no step yet")
+              : absl::StrCat("Stale: the last word of this run is ", Duration(now_ns_ - last), " old (step ", facts_.last_step,
+                             "); nothing is known about the job now"));
+      verdict_.since_ns = last;
+      CiteAge();
+      return true;
+    }
+    return false;
+  }
+
+  void CiteAge() {
+    if (facts_.last_step_time_ns != 0) {
+      AddEvidence("last_step_age", static_cast<double>(StepAge()) * 1e-9, "s", absl::StrCat("step ", facts_.last_step));
+    }
+    AddEvidence("fresh_limit", static_cast<double>(FreshNs()) * 1e-9, "s");
+  }
+
+  bool Ended() {
+    if (!facts_.ended || facts_.failed) return false;
+    Say(Action::kUnknown, state::kReasonEnded, absl::StrCat("The run ended cleanly after step ", facts_.last_step, ", ",
+                                                             Duration(now_ns_ - facts_.ended_ns), " ago"));
+    verdict_.since_ns = facts_.ended_ns;
+    CiteAge();
+    return true;
+  }
+
+  void Resume(const Failure& failure) {
+    const std::int64_t good = LastGoodStep(facts_);
+    verdict_.resume_point = facts_.history->CheckpointAtOrBefore(good);
+    if (verdict_.resume_point) {
+      absl::StrAppend(&verdict_.reason, ". Resume from the checkpoint of step ", verdict_.resume_point->step);
+    } else {
+      absl::StrAppend(&verdict_.reason, ". No checkpoint at or before step ", good, " is known here");
+    }
+    if (failure.condition != Condition::kNonfinite && failure.condition != Condition::kDivergence) return;
+    std::int64_t last = good + 1;
+    for (const Incident* incident : facts_.open) {
+      if (incident->condition == failure.condition) last = std::max(last, incident->peak_step);
+    }
+    verdict_.skip = state::StepSpan{good + 1, last};
+    absl::StrAppend(&verdict_.reason, " and skip the data of steps ", good + 1, " to ", last);
+  }
+
+  bool HaltOrRestart() {
+    const Incident* integrity = nullptr;
+    const Incident* accounting = nullptr;
+    for (const Incident* incident : visible_) {
+      if (incident->severity != Severity::kCritical) continue;
+      if (incident->condition == Condition::kIntegrity && integrity == nullptr) integrity = incident;
+      if (incident->condition == Condition::kAccounting && accounting == nullptr) accounting = incident;
+    }
+    if (integrity != nullptr && facts_.integrity_broken_steps >= policy_.integrity_halt_steps) {
+      return Halt(ReasonCode(*integrity), integrity,
+                  absl::StrCat("A restart would not help, the sums over ranks are wrong: ", integrity->summary));
+    }
+    const std::optional<Failure> failure = FailureOf(facts_);
+    const Incident* cause = nullptr;
+    if (failure) {
+      for (const Incident* incident : facts_.open) {
+        if (incident->condition == failure->condition && AsksForRestart(*incident)) cause = incident;
+      }
+    }
+    if (failure || facts_.failed) {
+      const Failure what = failure.value_or(Failure{Condition::kCount, facts_.last_step});
+      const auto span = static_cast<std::int64_t>(policy_.repeat_failure_span_steps);
+      if (const AttemptRecord* before = failure ? facts_.history->SameFailureBefore(*failure, span) : nullptr) {
+        return Halt(state::kReasonRepeatedFailure, cause,
+                    absl::StrCat("The same failure at the same step after a restart: ", std::string(state::ConditionName(what.condition)), " at step ",
+                                 what.step, ", as in attempt '", before->attempt, "' (step ", before->failure->step,
+                                 "). Another restart would end the same way: look at the code, the data of that step or the machine"));
+      }
+      const int stuck = facts_.history->AttemptsWithoutProgress();
+      if (stuck >= policy_.no_progress_attempts) {
+        return Halt(state::kReasonNoProgress, cause,
+                    absl::StrCat("No progress: ", stuck, " attempts in a row got no further than those before them (now step ", facts_.last_step,
+                                 "); restarting again would only burn time"));
+      }
+    }
+    if (accounting != nullptr && policy_.accounting_halts != 0) {
+      return Halt(ReasonCode(*accounting), accounting, absl::StrCat("The policy halts on wrong accounting: ", accounting->summary));
+    }
+    if (cause != nullptr) {
+      Say(Action::kRestart, ReasonCode(*cause), cause->summary);
+      for (const Incident* incident : visible_) {
+        if (incident->severity == Severity::kCritical) AddCode(*incident);
+      }
+      verdict_.rank_at_fault = cause->rank;
+      Resume(*failure);
+      NoteRestart();
+      CiteAge();
+      Cite(*cause);
+      return true;
+    }
+    if (facts_.failed) {
+      Say(Action::kRestart, state::kReasonFailed, absl::StrCat("The job declared that it failed after step ", facts_.last_step));
+      Resume(Failure{Condition::kCount, facts_.last_step});
+      NoteRestart();
+      CiteAge();
+      return true;
+    }
+    return false;
+  }
+
+  // Somebody may have acted already: say so, lest it be done twice.
+  void NoteRestart() {
+    const state::LedgerEntry* last = facts_.history->last_action();
+    if (last == nullptr || last->action != Action::kRestart || last->attempt != facts_.attempt) return;
+    absl::StrAppend(&verdict_.reason, ". '", last->actor, "' reported a restart ", Duration(now_ns_ - last->time_ns),
+                    " ago; the new attempt has not been seen yet");
+    AddEvidence("restart_reported", static_cast<double>(now_ns_ - last->time_ns) * 1e-9, "s", last->actor);
+  }
+
+  bool Halt(std::string_view code, const Incident* cause, std::string reason) {
+    Say(Action::kHalt, code, std::move(reason));
+    if (cause != nullptr) {
+      AddCode(*cause);
+      verdict_.rank_at_fault = cause->rank;
+    }
+    verdict_.resume_point = facts_.history->CheckpointAtOrBefore(LastGoodStep(facts_));
+    CiteAge();
+    if (cause != nullptr) Cite(*cause);
+    return true;
+  }
+
+  // No fresh step: never CONTINUE.
+  bool Silent() {
+    if (Fresh()) return false;
+    if (WatchPhase()) return true;
+    if (WatchIncidents()) return true;
+    if (facts_.last_step_time_ns == 0) {
+      Say(Action::kUnknown, state::kReasonNoData,
+          absl::StrCat("No data yet: the job has been seen ", Duration(now_ns_ - facts_.first_seen_ns), " ago and has published no step"));
+      verdict_.since_ns = facts_.first_seen_ns;
+      AddEvidence("steps", 0, "steps");
+      return true;
+    }
+    Say(Action::kUnknown, state::kReasonStale, absl::StrCat("Stale: the last step (", facts_.last_step, ") is ", Duration(StepAge()), " old"));
+    verdict_.since_ns = facts_.last_step_time_ns;
+    CiteAge();
+    return true;
+  }
+
+  bool WatchPhase() {
+    if (facts_.phase == LG_PHASE_TRAIN) return false;
+    const std::string phase = PhaseName(facts_.phase);
+    Say(Action::kWatch, state::kReasonPhase,
+        absl::StrCat("The job declared the phase '", phase, "' ", Duration(now_ns_ - facts_.phase_since_ns), " ago; no steps are expected meanwhile"));
+    verdict_.escalates = absl::StrCat("counts as a stall if the phase lasts longer than ", Duration(static_cast<TimeNs>(policy_.phase_limit_seconds * 1e9)));
+    AddEvidence("phase_age", static_cast<double>(now_ns_ - facts_.phase_since_ns) * 1e-9, "s", phase);
+    CiteAge();
+    for (const Incident* incident : visible_) {
+      if (incident->severity >= Severity::kWarning) AddCode(*incident);
+    }
+    return true;
+  }
+
+  bool WatchIncidents() {
+    const Incident* worst = nullptr;
+    int others = 0;
+    for (const Incident* incident : visible_) {
+      if (incident->severity < Severity::kWarning) continue;
+      if (worst == nullptr) {
+        worst = incident;
+      } else {
+        ++others;
+      }
+    }
+    if (worst == nullptr) return false;
+    Say(Action::kWatch, ReasonCode(*worst), worst->summary);
+    if (others > 0) absl::StrAppend(&verdict_.reason, " (and ", others, others == 1 ? " more incident)" : " more incidents)");
+    verdict_.escalates = Escalation(*worst, policy_, facts_.median_step_seconds);
+    verdict_.rank_at_fault = worst->rank;
+    CiteAge();
+    for (const Incident* incident : visible_) {
+      if (incident->severity < Severity::kWarning) continue;
+      AddCode(*incident);
+      Cite(*incident);
+    }
+    return true;
+  }
+
+  bool Watch() {
+    if (WatchIncidents()) return true;
+    return facts_.warm && WatchPhase();
+  }
+
+  bool Warming() {
+    if (facts_.warm) return false;
+    Say(Action::kUnknown, state::kReasonWarming,
+        absl::StrFormat("Baseline warming: %d of %.0f steps seen%s; exact checks (non-finite, integrity, presence) are on and quiet",
+                        std::min<int>(facts_.baseline_accepted, static_cast<int>(policy_.loss_baseline_steps)), policy_.loss_baseline_steps,
+                        facts_.baseline_lost ? " after the saved baseline could not be read" : ""));
+    verdict_.since_ns = facts_.first_seen_ns != 0 ? facts_.first_seen_ns : facts_.last_step_time_ns;
+    AddEvidence("baseline_steps", facts_.baseline_accepted, "steps", absl::StrFormat("of %.0f", policy_.loss_baseline_steps));
+    CiteAge();
+    return true;
+  }
+
+  void Continue() {
+    Say(Action::kContinue, state::kReasonFresh, absl::StrCat("Step ", facts_.last_step, " came ", Duration(StepAge()), " ago, nothing is open"));
+    CiteAge();
+  }
+
+  const RunFacts& facts_;
+  const Policy& policy_;
+  const TimeNs now_ns_;
+  Verdict verdict_;
+  std::vector<const Incident*> visible_;
+};
+
+}  // namespace
+
+std::string ReasonCode(const Incident& incident) {
+  std::string code(state::ConditionName(incident.condition));
+  if (!incident.kind.empty()) absl::StrAppend(&code, "/", incident.kind);
+  return code;
+}
+
+std::optional<Failure> FailureOf(const RunFacts& facts) {
+  const Incident* first = nullptr;
+  for (const Incident* incident : facts.open) {
+    if (!AsksForRestart(*incident) || !incident->hidden_by.empty()) continue;
+    // What damaged the model comes before what ended the job.
+    if (first == nullptr || (DamagesModel(incident->condition) && !DamagesModel(first->condition))) first = incident;
+  }
+  if (first == nullptr) return std::nullopt;
+  return Failure{first->condition, first->onset_step};
+}
+
+std::int64_t LastGoodStep(const RunFacts& facts) {
+  std::int64_t good = facts.last_step;
+  for (const Incident* incident : facts.open) {
+    if (DamagesModel(incident->condition) && incident->severity >= Severity::kWarning) good = std::min(good, incident->onset_step - 1);
+  }
+  return std::max<std::int64_t>(-1, good);
+}
+
+Verdict DecideVerdict(const RunFacts& facts, const Policy& policy, TimeNs now_ns) { return Decision(facts, policy, now_ns).Decide(); }
+
+}  // namespace lossgauge::detect
