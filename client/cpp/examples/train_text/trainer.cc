@@ -156,9 +156,10 @@ std::string Trainer::TrainStep(std::int64_t step, bool* stop) {
   if (faults_.Active(Fault::kStopRank, step) && faults_.HitsThisRank()) return Hang();
   if (faults_.Begins(Fault::kEvalPause, step)) {
     const auto end = Clock::now() + std::chrono::seconds(options_.fault_seconds);
-    do {
-      if (std::string error = Evaluate(step, Clock::now() >= end); !error.empty()) return error;
-    } while (Clock::now() < end);
+    while (Clock::now() < end) {
+      if (std::string error = Evaluate(step, false); !error.empty()) return error;
+    }
+    if (std::string error = Evaluate(step, true); !error.empty()) return error;
   }
   faults_.CorruptModel(step, &model_);
 
