@@ -30,7 +30,7 @@ constexpr std::array<MetricSpec, kMetricCount> kCatalogue = {{
     {Metric::kRecordsRead, kC, Life::kRun, "lossgauge_records_read_total", "records", kRankLabels, "Records delivered from the ring."},
     {Metric::kRecordsLost, kC, Life::kRun, "lossgauge_records_lost_total", "records", "run,rank,reason", "Records that will never be delivered. Totals stay right, because records carry them."},
 
-    {Metric::kRunSteps, kC, Life::kRun, "lossgauge_run_steps_total", "steps", kRunLabel, "Steps published."},
+    {Metric::kRunSteps, kC, Life::kRun, "lossgauge_run_steps_total", "steps", kRunLabel, "Steps published, summed over one rank of each tensor-parallel group."},
     {Metric::kRunTokens, kC, Life::kRun, "lossgauge_run_tokens_total", "tokens", kRunLabel, "Positions seen, over one rank of each tensor-parallel group."},
     {Metric::kRunUnmaskedTokens, kC, Life::kRun, "lossgauge_run_unmasked_tokens_total", "tokens", kRunLabel, "Positions with a target that counts."},
     {Metric::kRunFiniteTokens, kC, Life::kRun, "lossgauge_run_finite_tokens_total", "tokens", kRunLabel, "Unmasked positions with a finite loss: the denominator of every ratio per token."},
@@ -41,7 +41,7 @@ constexpr std::array<MetricSpec, kMetricCount> kCatalogue = {{
     {Metric::kRunCorrectTokens, kC, Life::kRun, "lossgauge_run_correct_tokens_total", "tokens", kRunLabel, "Positions whose target has the largest logit."},
     {Metric::kRunNonfiniteRows, kC, Life::kRun, "lossgauge_run_nonfinite_rows_total", "rows", kRunLabel, "Rows with a non-finite loss."},
     {Metric::kRunNonfiniteGradRows, kC, Life::kRun, "lossgauge_run_nonfinite_grad_rows_total", "rows", kRunLabel, "Rows with a finite loss whose emitted gradient is not finite."},
-    {Metric::kRunNonfiniteSteps, kC, Life::kRun, "lossgauge_run_nonfinite_steps_total", "steps", kRunLabel, "Steps with a non-finite row, gradient row or handed-over scalar."},
+    {Metric::kRunNonfiniteSteps, kC, Life::kRun, "lossgauge_run_nonfinite_steps_total", "steps", kRunLabel, "Steps with a non-finite row, gradient row or handed-over scalar, summed over one rank of each tensor-parallel group."},
     {Metric::kRunBadTargets, kC, Life::kRun, "lossgauge_run_bad_targets_total", "tokens", kRunLabel, "Targets that are neither ignored nor in the vocabulary."},
     {Metric::kRunClampedRows, kC, Life::kRun, "lossgauge_run_clamped_rows_total", "rows", kRunLabel, "Rows whose terms were clamped before summing."},
     {Metric::kRunMassErrorRows, kC, Life::kRun, "lossgauge_run_mass_error_rows_total", "rows", kRunLabel, "Rows whose probability mass differs from what the exchange implied."},

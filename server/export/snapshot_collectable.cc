@@ -1,7 +1,6 @@
 #include "server/export/snapshot_collectable.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <string_view>
@@ -21,8 +20,11 @@ namespace {
 constexpr std::size_t kMaxCauses = 32;  // of one self metric: its map comes from another part and is kept bounded here too
 
 // Causes that exist at 0 before they first happen.
-constexpr std::array<std::string_view, 6> kRingErrorCauses = {"not_ready", "bad_magic", "other_major", "truncated", "bad_header", "io"};
-constexpr std::array<std::string_view, 2> kRefusalCauses = {"too_many_runs", "too_many_ranks"};
+constexpr std::string_view kRingErrorCauses[] = {
+    "bad_layout", "bad_magic",   "bad_sizes",  "directory_unreadable", "gone",          "map_failed",        "max_segments",  "no_content",
+    "not_a_file", "not_ready",   "open_failed", "other_byte_order",    "other_kind",    "other_major",       "other_segment", "permission_denied",
+    "refused",    "symbolic_link", "too_many_files", "too_short",      "truncated",     "unknown_kind"};
+constexpr std::string_view kRefusalCauses[] = {"duplicate_rank", "layout_mismatch", "max_ranks", "max_runs"};
 
 template <typename Declared>
 void AddByCause(Metric metric, const std::map<std::string, std::uint64_t>& counts, const Declared& declared, FamilyBuilder& page) {
