@@ -166,8 +166,8 @@ std::string FieldText(const Field& field, const void* record) {
   switch (field.type) {
     case FieldType::kUnsigned: return absl::StrCat(Load<std::uint64_t>(field, record));
     case FieldType::kSigned: return absl::StrCat(Load<std::int64_t>(field, record));
-    case FieldType::kDouble: return absl::StrFormat("%.9g", Load<double>(field, record));
-    case FieldType::kFixed128: return absl::StrFormat("%.9g", lg_fixed128_to_double(Load<lg_fixed128>(field, record)));
+    case FieldType::kDouble: return absl::StrFormat("%.12g", Load<double>(field, record));
+    case FieldType::kFixed128: return absl::StrFormat("%.12g", lg_fixed128_to_double(Load<lg_fixed128>(field, record)));
     case FieldType::kHex: return absl::StrFormat("0x%016x", Load<std::uint64_t>(field, record));
     case FieldType::kTime: return TimeText(Load<std::int64_t>(field, record));
     case FieldType::kPhase: return PhaseName(Load<std::uint64_t>(field, record));

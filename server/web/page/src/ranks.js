@@ -42,14 +42,15 @@ export class RankTable {
 
 function row(producer, missing, serverNowMs) {
   const heard = timeMs(producer.lastRecordTime);
-  const published = Number(producer.publishedStep ?? 0);
-  const entered = Number(producer.enteredStep ?? 0);
+  const published = Number(producer.publishedStep ?? -1);  // -1 = none yet
+  const entered = Number(producer.enteredStep ?? -1);
+  const shown = published < 0 ? MISSING : integer(published);
   return {
     rank: Number(producer.rank ?? 0),
     state: producer.state || 'unknown',
     behind: missing.has(Number(producer.rank ?? 0)),
     // Entered but not published: where a hang shows.
-    step: entered > published ? `${integer(published)} (in ${integer(entered)})` : integer(published),
+    step: entered > published ? `${shown} (in ${integer(entered)})` : shown,
     call: producer.lastCall || MISSING,
     lost: integer(producer.recordsLost ?? 0),
     heard: heard === null || serverNowMs === null ? MISSING : `${span((serverNowMs - heard) / 1000)} ago`,

@@ -1,0 +1,26 @@
+# The status page in a real browser, against a stand-in for the server (fake_api.mjs).
+find_program(LOSSGAUGE_CHROMIUM NAMES chromium chromium-browser google-chrome)
+set(browser_modules ${CMAKE_CURRENT_BINARY_DIR}/npm)
+add_custom_command(
+  OUTPUT ${browser_modules}/installed
+  COMMAND ${CMAKE_COMMAND} -E make_directory ${browser_modules}
+  COMMAND ${CMAKE_COMMAND} -E copy ${PROJECT_SOURCE_DIR}/tests/package.json ${PROJECT_SOURCE_DIR}/tests/package-lock.json
+          ${PROJECT_SOURCE_DIR}/tests/.npmrc ${browser_modules}
+  COMMAND ${CMAKE_COMMAND} -E chdir ${browser_modules} ${LOSSGAUGE_NPM} ci --ignore-scripts --no-audit --no-fund --loglevel=error
+  COMMAND ${CMAKE_COMMAND} -E touch ${browser_modules}/installed
+  DEPENDS ${PROJECT_SOURCE_DIR}/tests/package.json ${PROJECT_SOURCE_DIR}/tests/package-lock.json ${PROJECT_SOURCE_DIR}/tests/.npmrc
+  COMMENT "Fetching what the browser tests need (npm ci)"
+  VERBATIM)
+add_custom_target(page_test_modules ALL DEPENDS ${browser_modules}/installed)
+add_dependencies(page_test_modules lossgauge_page)
+
+if(LOSSGAUGE_CHROMIUM)
+  add_test(NAME page_test COMMAND ${LOSSGAUGE_NODE} --test ${CMAKE_CURRENT_SOURCE_DIR}/page_test.mjs)
+  set_tests_properties(page_test PROPERTIES
+    LABELS "e2e" TIMEOUT 300 RUN_SERIAL ON
+    ENVIRONMENT "LOSSGAUGE_PAGE_DIST=${PROJECT_BINARY_DIR}/server/web/page/dist;LOSSGAUGE_BROWSER_MODULES=${browser_modules};LOSSGAUGE_CHROMIUM=${LOSSGAUGE_CHROMIUM}")
+else()
+  # Skipped where everyone sees it, not left out.
+  add_test(NAME page_test COMMAND ${CMAKE_COMMAND} -E echo "skipped: no chromium; deploy/setup.sh installs it")
+  set_tests_properties(page_test PROPERTIES LABELS "e2e" SKIP_REGULAR_EXPRESSION "skipped: no chromium")
+endif()
