@@ -43,6 +43,15 @@ async function open({hash = '', viewport = WIDE, scheme = 'light', ...options} =
   await page.goto(`${fake.url}/${hash}`);
 }
 
+// Until `predicate` holds in the page. Not waitForFunction: that evaluates text within the page, which the page's policy forbids.
+async function until(predicate, argument) {
+  for (let tries = 0; tries < 400; tries++) {
+    if (await page.evaluate(predicate, argument)) return;
+    await page.waitForTimeout(50);
+  }
+  assert.fail(`never came true: ${predicate}`);
+}
+
 const text = (selector) => page.locator(selector).innerText();
 const hasText = (selector, wanted) => page.locator(selector, {hasText: wanted}).first().waitFor();
 const runNames = () => page.locator('#runs .run-name').allInnerTexts();
@@ -108,7 +117,7 @@ test('a NaN step is marked and does not hide the other steps', async () => {
   await page.locator('#readouts .nonfinite', {hasText: 'NaN'}).first().waitFor();
   assert.equal(await page.locator('.curve').count(), 5);
   // The cross is drawn in the colour of a critical finding, at the foot of the loss curve.
-  await page.waitForFunction(() => {
+  await until(() => {
     const canvas = document.querySelector('.curve[data-field=lossNats] canvas');
     const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
     for (let i = 0; i < data.length; i += 4) {
@@ -138,7 +147,7 @@ test('incidents are listed with explanation and acknowledgement, and marked on t
   fake.setVerdict('demo', {action: 'WATCH', reason: 'loss spike'});  // a change of verdict fetches the incidents
   await hasText('#incidents', 'loss spike: logit blowup');
   await hasText('#incidents', 'acknowledged by ada');
-  await page.waitForFunction(() => document.querySelector('#incidents-note').textContent === '1 open, 1 in all');
+  await until(() => document.querySelector('#incidents-note').textContent === '1 open, 1 in all');
   await page.waitForTimeout(400);  // one drawing
   assert.ok(await marked() > 100, 'the label of the incident is on the curve');
   await page.locator('#incidents summary').click();
@@ -210,6 +219,26 @@ test('where event streams do not come through, polling shows new steps and verdi
   await hasText('#curves-note', 'steps 0 to 5');
 });
 
+test('a hidden page gives its streams back and misses nothing', async () => {
+  addRunWithSteps('demo', 5);
+  await open();
+  await page.locator('.tone-continue.verdict').waitFor();
+  await until(() => document.title === 'CONTINUE · demo · lossgauge');
+  const show = (hidden) => page.evaluate((value) => {
+    Object.defineProperty(document, 'hidden', {configurable: true, get: () => value});
+    document.dispatchEvent(new Event('visibilitychange'));
+  }, hidden);
+  await show(true);
+  for (let tries = 0; fake.streams.size > 0 && tries < 400; tries++) await page.waitForTimeout(50);
+  fake.addStep('demo', 5, plausibleStep(5));
+  fake.setVerdict('demo', {action: 'HALT', reason: 'integrity broken'});
+  await until(() => document.title === 'HALT · demo · lossgauge');  // the tab's title still tells
+  assert.equal(fake.streams.size, 0);
+  await show(false);
+  await hasText('#curves-note', 'steps 0 to 5');
+  assert.equal(fake.streams.size, 2);
+});
+
 test('odd run names are text, can be linked to, and run nothing', async () => {
   const names = ['<img src=x onerror="window.hacked=1">', 'a/b?c=d&e#f %41', '"quoted" \\ \'single\'', '🚀 損失', '../..', ' '];
   for (const name of names) addRunWithSteps(name, 3, {reason: '<b>bold</b>', verdict: {reasonCodes: ['<script>window.hacked=1</script>']}});
@@ -217,7 +246,7 @@ test('odd run names are text, can be linked to, and run nothing', async () => {
   await page.locator('#runs li').nth(names.length - 1).waitFor();
   for (const name of names) {
     await page.goto(`${fake.url}/#/run/${encodeURIComponent(name)}`);
-    await page.waitForFunction((wanted) => document.getElementById('run-name')?.textContent === wanted, name);
+    await until((wanted) => document.getElementById('run-name')?.textContent === wanted, name);
     await hasText('#curves-note', 'steps 0 to 2');
   }
   assert.equal(await page.evaluate(() => window.hacked), undefined);
@@ -258,7 +287,7 @@ test('a change of verdict is announced to screen readers', async () => {
   await open();
   await page.locator('.tone-continue.verdict').waitFor();
   fake.setVerdict('demo', {action: 'HALT', reason: 'integrity broken'});
-  await page.waitForFunction(() => document.getElementById('announcement').textContent === 'demo: verdict HALT. integrity broken');
+  await until(() => document.getElementById('announcement').textContent === 'demo: verdict HALT. integrity broken');
   assert.equal(await page.locator('#announcement').getAttribute('aria-live'), 'polite');
 });
 

@@ -20,7 +20,8 @@ export async function getJson(path, parameters = {}, signal = undefined) {
 }
 
 // One live source: an event stream that reconnects by itself with growing pauses, and, for as long as it is down, `poll` every few seconds.
-// `url` is asked for anew at each connection, so that it can carry a resume token. `onState` gets 'live', 'polling' or 'down'.
+// A hidden page gives its streams back: a browser has six connections to a server, and tabs that nobody looks at would hold them all.
+// `url` is asked for anew at each connection, so that it can carry a resume token. `onState` gets 'live', 'polling', 'down' or 'suspended'.
 // `silenceMs`: a stream that promises to speak that often is given up when it does not; 0 = it may be silent for as long as it likes.
 export class LiveSource {
   constructor({url, events, onMessage, poll, onState, silenceMs = 0}) {
@@ -42,7 +43,16 @@ export class LiveSource {
     clearTimeout(this.watchdog);
   }
 
-  // The network came back or the page was shown again: no need to sit out the pause.
+  suspend() {
+    if (this.closed) return;
+    this.stream?.close();
+    this.stream = undefined;
+    for (const timer of [this.retry, this.polling, this.watchdog]) clearTimeout(timer);
+    this.polling = undefined;
+    this.enter('suspended');
+  }
+
+  // The page was shown again, or the network came back: no need to sit out the pause.
   hurry() {
     if (this.closed || this.state === 'live') return;
     this.failures = 0;
@@ -53,6 +63,7 @@ export class LiveSource {
 
   connect() {
     if (this.closed) return;
+    if (this.state === 'suspended') this.state = '';
     const stream = new EventSource(this.url());
     this.stream = stream;
     const receive = (event) => {
@@ -89,7 +100,7 @@ export class LiveSource {
   }
 
   fail() {
-    if (this.closed) return;
+    if (this.closed || this.state === 'suspended') return;
     this.stream.close();
     clearTimeout(this.watchdog);
     clearTimeout(this.retry);
@@ -105,7 +116,7 @@ export class LiveSource {
     } catch {
       reached = false;
     }
-    if (this.closed || this.polling === undefined) return;  // live again meanwhile
+    if (this.closed || this.polling === undefined) return;  // live again or suspended meanwhile
     this.enter(reached ? 'polling' : 'down');
     this.polling = setTimeout(() => this.pollOnce(), POLL_MS);
   }

@@ -36,13 +36,18 @@ class App {
     this.runList = new RunList((run) => this.show(run));
     addEventListener('hashchange', () => this.choose(runOfHash(location.hash)));
     addEventListener('online', () => this.hurry());
-    document.addEventListener('visibilitychange', () => document.hidden || this.hurry());
+    document.addEventListener('visibilitychange', () => (document.hidden ? this.suspend() : this.hurry()));
     setInterval(() => this.tick(), TICK_MS);
     this.choose(runOfHash(location.hash));
     this.refreshRuns();
   }
 
+  suspend() {
+    this.view?.suspend();
+  }
+
   hurry() {
+    if (document.hidden) return;
     this.view?.verdicts.hurry();
     this.view?.steps.hurry();
     this.tick();
@@ -75,7 +80,6 @@ class App {
     this.curves.clear();
     this.verdictView.clear();
     if (run !== null) this.view = new RunView(run, this);
-    document.title = run === null ? 'lossgauge' : `${run} · lossgauge`;
     this.tick();
   }
 
@@ -91,14 +95,16 @@ class App {
       setText(hint, this.view?.absent ? `There is no run named “${this.view.run}”. It may have ended long ago, or has not begun.`
         : this.reached === false ? 'lossgauged cannot be reached.' : this.runs.length > 0 ? 'Choose a run.' : 'No run yet.');
     }
+    document.title = 'lossgauge';
     this.view?.show(believed);
   }
 
   showConnection(believed) {
-    const live = this.view?.verdicts.state === 'live';
+    const polling = this.view?.verdicts.state === 'polling';
+    const silence = Math.floor((this.runsArrival?.age() ?? 0) / 10_000) * 10;  // in tens: a screen reader should not hear each second
     const [state, text] = this.reached === null ? ['waiting', 'Connecting']
-      : !believed ? ['down', `Disconnected${this.runsArrival ? ` for ${span(Math.floor(this.runsArrival.age() / 10_000) * 10).replace('.0', '')}` : ''}`]
-        : this.view === null || live ? ['live', 'Live'] : ['polling', 'Polling: no live stream'];
+      : !believed ? ['down', silence > 0 ? `Disconnected for ${span(silence)}` : 'Disconnected']
+        : !polling ? ['live', 'Live'] : ['polling', 'Polling: no live stream'];
     const node = byId('connection');
     node.className = `connection connection-${state}`;
     setText(node, text);
@@ -110,8 +116,6 @@ class RunView {
     Object.assign(this, {run, app, verdict: null, verdictArrival: null, details: null, detailsArrival: null, incidents: [], absent: false});
     this.store = new StepStore();
     this.abort = new AbortController();
-    this.dirty = true;
-    this.drawn = 0;
     const query = (parameters) => new URLSearchParams({run, ...parameters}).toString();
     this.verdicts = new LiveSource({
       url: () => `/api/v1/verdict/watch?${query({})}`,
@@ -128,8 +132,14 @@ class RunView {
       poll: async (signal) => this.receiveSteps(await getJson('/api/v1/steps', {run, tail: HISTORY_STEPS}, signal)),
       onState: () => {},
     });
+    if (document.hidden) this.suspend();
     this.loadHistory();
     this.refreshDetails();
+  }
+
+  suspend() {
+    this.verdicts.suspend();
+    this.steps.suspend();
   }
 
   close() {
@@ -211,9 +221,11 @@ class RunView {
   }
 
   show(believed) {
-    const connected = this.verdicts.state === 'live' || this.verdicts.state === 'polling' || (believed && this.verdicts.state === '');
+    const {state} = this.verdicts;
+    const connected = state === 'live' || state === 'polling' || (believed && state !== 'down');
     const freshness = judgeFreshness(this.verdict, this.verdictArrival, connected);
     byId('run').classList.toggle('not-fresh', !freshness.fresh);
+    if (!this.absent) document.title = `${freshness.fresh ? actionOf(this.verdict) : 'UNKNOWN'} · ${this.run} · lossgauge`;
     this.app.verdictView.update({run: this.run, verdict: this.verdict, arrival: this.verdictArrival, freshness, details: this.details});
     const evaluated = timeMs(this.verdict?.evaluatedAt);
     const serverNow = evaluated === null ? null : evaluated + this.verdictArrival.age();
