@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <utility>
 
 #include "spdlog/spdlog.h"
@@ -122,8 +121,14 @@ void Pipeline::Loop() {
     const std::int64_t sleep_ns = RunCycle();
     std::unique_lock lock(mutex_);
     if (stop_) return;
+    for (auto& task : std::exchange(tasks_, {})) task();
     if (sleep_ns > 0 && wake_.wait_for(lock, std::chrono::nanoseconds(sleep_ns), [this] { return stop_; })) return;
   }
+}
+
+void Pipeline::Post(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
 }
 
 void Pipeline::Start() { thread_ = std::thread([this] { Loop(); }); }

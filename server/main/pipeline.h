@@ -6,9 +6,9 @@
 #ifndef LOSSGAUGE_SERVER_MAIN_PIPELINE_H_
 #define LOSSGAUGE_SERVER_MAIN_PIPELINE_H_
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,6 +43,8 @@ class Pipeline {
   std::int64_t RunCycle();
 
   void Start();  // the drain thread
+  // Runs `task` on the drain thread at the beginning of its next cycle. Thread-safe. Only between Start and Stop.
+  void Post(std::function<void()> task);
   // Ends the thread, then drains what is there and commits it, for at most `limit_ns`. May be called twice.
   void Stop(std::int64_t limit_ns);
 
@@ -75,6 +77,7 @@ class Pipeline {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false;
+  std::vector<std::function<void()>> tasks_;
 };
 
 }  // namespace lossgauge::main

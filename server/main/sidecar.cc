@@ -1,18 +1,23 @@
 #include "server/main/sidecar.h"
 
 #include <chrono>
+#include <functional>
+#include <future>
 #include <thread>
 #include <utility>
 
 #include "server/api/api.h"
+#include "server/detect/judge.h"
+#include "server/detect/policy.h"
+#include "server/export/metrics_page.h"
 #include "server/ingest/ring_source.h"
 #include "server/main/pipeline.h"
 #include "server/main/state_lock.h"
-#include "server/main/unjudged.h"
 #include "server/rpc/grpc_server.h"
 #include "server/state/board.h"
 #include "server/state/run_book.h"
 #include "server/state/store.h"
+#include "server/web/web_server.h"
 #include "spdlog/spdlog.h"
 
 namespace lossgauge::main {
@@ -35,11 +40,25 @@ absl::Status StartPatiently(const std::function<absl::Status()>& start) {
   return status;
 }
 
+absl::StatusOr<std::unique_ptr<state::JudgeFactory>> MakeJudges(const SidecarFlags& flags) {
+  detect::PolicySet policies = detect::DefaultPolicies();
+  if (!flags.policy.empty()) {
+    auto loaded = detect::LoadPolicy(flags.policy);
+    if (!loaded.ok()) return loaded.status();
+    policies = *std::move(loaded);
+  }
+  if (flags.mode == "shadow") {
+    policies.defaults.mode = flags.mode;
+    for (auto& [run, policy] : policies.runs) policy.mode = flags.mode;
+  }
+  return std::unique_ptr<state::JudgeFactory>(std::make_unique<detect::DetectorJudgeFactory>(std::move(policies)));
+}
+
 }  // namespace
 
 struct Sidecar::Parts {
   state::SystemClock clock;
-  UnjudgedFactory judges;
+  std::unique_ptr<state::JudgeFactory> judges;
   std::unique_ptr<state::Store> store;
   state::SnapshotBoard board;
   state::Mailbox mailbox;
@@ -47,7 +66,9 @@ struct Sidecar::Parts {
   std::unique_ptr<ingest::RingSource> rings;
   std::unique_ptr<Pipeline> pipeline;
   std::unique_ptr<api::Api> api;
+  export_::MetricsPage metrics;
   std::unique_ptr<rpc::GrpcServer> grpc;
+  std::unique_ptr<web::WebServer> web;
 };
 
 Sidecar::Sidecar(SidecarFlags flags) : flags_(std::move(flags)), parts_(std::make_unique<Parts>()) {}
@@ -55,6 +76,10 @@ Sidecar::~Sidecar() { Shutdown(); }
 
 absl::Status Sidecar::Start() {
   Parts& p = *parts_;
+  auto judges = MakeJudges(flags_);
+  if (!judges.ok()) return judges.status();
+  p.judges = *std::move(judges);
+
   state::StoreOptions store_options;
   store_options.directory = flags_.state_dir;
   store_options.max_bytes = flags_.history_bytes;
@@ -70,12 +95,11 @@ absl::Status Sidecar::Start() {
   state::RunBookOptions book_options;
   book_options.run.join.join_timeout_ns = flags_.join_timeout_ns;
   book_options.run.join.max_ranks = flags_.max_ranks;
-  book_options.run.mode = flags_.mode;
   book_options.max_runs = flags_.max_runs;
   book_options.linger_ns = flags_.linger_ns;
   book_options.lost_linger_ns = flags_.lost_linger_ns;
   book_options.max_recent_steps = flags_.max_steps;
-  p.book = std::make_unique<state::RunBook>(book_options, &p.judges, p.store.get(), p.clock.NowNs());
+  p.book = std::make_unique<state::RunBook>(book_options, p.judges.get(), p.store.get(), p.clock.NowNs());
   if (const absl::Status status = p.book->Load(p.clock.NowNs()); !status.ok()) return status;
 
   ingest::RingSourceOptions source_options;
@@ -97,11 +121,29 @@ absl::Status Sidecar::Start() {
     if (const absl::Status status = StartPatiently([&] { return p.grpc->Start(); }); !status.ok()) return status;
     spdlog::info("gRPC on {}", p.grpc->address());
   }
+  if (flags_.http_listen != "none") {
+    web::WebOptions options;
+    options.listen = flags_.http_listen;
+    options.render_metrics = [&p] { return p.metrics.Render(*p.board.Get()); };
+    p.web = std::make_unique<web::WebServer>(options, *p.api);
+    if (const absl::Status status = StartPatiently([&] { return p.web->Start(); }); !status.ok()) return status;
+    spdlog::info("HTTP on {}", p.web->address());
+  }
   return absl::OkStatus();
 }
 
 absl::Status Sidecar::ReloadPolicy() {
   if (flags_.policy.empty()) return absl::FailedPreconditionError("no --policy file was given: nothing to read again");
+  auto judges = MakeJudges(flags_);
+  if (!judges.ok()) return judges.status();
+  // Judges belong to the drain thread; what they know goes over from the old ones to the new.
+  std::promise<void> done;
+  parts_->pipeline->Post([this, &judges, &done] {
+    parts_->book->ReplaceJudges(judges->get());
+    std::swap(parts_->judges, *judges);
+    done.set_value();
+  });
+  done.get_future().wait();
   return absl::OkStatus();
 }
 
@@ -109,7 +151,9 @@ void Sidecar::Shutdown() {
   Parts& p = *parts_;
   if (p.pipeline) p.pipeline->Stop(kFinalDrainNs);
   if (p.grpc) p.grpc->Shutdown(kStreamGraceNs);
+  if (p.web) p.web->Shutdown();
   p.board.Close();
+  p.web.reset();
   p.grpc.reset();
 }
 

@@ -211,6 +211,13 @@ bool Run::Acknowledge(const std::string& incident_id, const Acknowledgement& ack
   return true;
 }
 
+bool Run::ReplaceJudge(std::unique_ptr<RunJudge> judge) {
+  const bool restored = judge->Restore(judge_->Save()).ok();
+  judge_ = std::move(judge);
+  dirty_ = judge_dirty_ = presence_dirty_ = true;
+  return restored;
+}
+
 std::uint64_t Run::OnAction(const LedgerEntry& entry, Transaction* out) {
   judge_->OnAction(entry);
   dirty_ = judge_dirty_ = true;
@@ -429,7 +436,7 @@ std::shared_ptr<const RunSnapshot> Run::Snapshot(TimeNs now_ns, std::size_t max_
   snapshot->last_checkpoint = last_checkpoint_;
   snapshot->evaluation_loss_nats = evaluation_loss_nats_;
   snapshot->evaluation_step = evaluation_step_;
-  snapshot->mode = options_.mode;
+  snapshot->mode = verdict_.mode;
   snapshot->totals = totals_;
   snapshot->max_60s = windows_.Maxima(now_ns);
   return snapshot;

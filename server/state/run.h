@@ -21,7 +21,6 @@ namespace lossgauge::state {
 struct RunOptions {
   JoinOptions join;
   std::size_t max_attempts = 64;        // kept in memory; the oldest dead ones go first
-  std::string mode = "advise";
 };
 
 // Counts over all runs, for SelfView.
@@ -45,6 +44,8 @@ class Run {
   void OnLoss(const std::shared_ptr<ProducerSlot>& slot, const LossReport& report);
   void OnGone(const std::shared_ptr<ProducerSlot>& slot);
   bool Acknowledge(const std::string& incident_id, const Acknowledgement& acknowledgement, Incident* out);
+  // False if the new judge could not read what the old one knew: it then starts clean.
+  bool ReplaceJudge(std::unique_ptr<RunJudge> judge);
   std::uint64_t OnAction(const LedgerEntry& entry, Transaction* out);
 
   // Joins what may be joined, shows it to the judge, evaluates; appends history to `out`. True if anything changed that a reader could see.

@@ -231,6 +231,14 @@ void RunBook::Advance(TimeNs now_ns, bool source_reachable) {
   DropOldRuns(now_ns);
 }
 
+void RunBook::ReplaceJudges(JudgeFactory* judges) {
+  judges_ = judges;
+  for (auto& [name, entry] : runs_) {
+    if (!entry.run->ReplaceJudge(judges->MakeJudge(name))) ++counters_.baseline_resets;
+    has_news_ = entry.has_news = true;
+  }
+}
+
 void RunBook::DropOldRuns(TimeNs now_ns) {
   std::vector<std::string> old;
   for (const auto& [name, entry] : runs_) {

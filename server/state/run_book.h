@@ -53,6 +53,8 @@ class RunBook final : public RecordSink, public CursorLookup {
   absl::Status Report(const Mailbox::Report& report, std::uint64_t* ledger_entries);
 
   void Advance(TimeNs now_ns, bool source_reachable);
+  // Another policy: each run's judge hands what it knows to one made by `judges`, which outlives the book or the next call.
+  void ReplaceJudges(JudgeFactory* judges);
   // Everything since the last committed one. Stays queued until OnCommitted.
   const Transaction& BuildTransaction(TimeNs now_ns);
   void OnCommitted();
@@ -86,7 +88,7 @@ class RunBook final : public RecordSink, public CursorLookup {
   void BoundQueue();
 
   const RunBookOptions options_;
-  JudgeFactory* const judges_;
+  JudgeFactory* judges_;
   Store* const store_;
   TimeNs now_ns_;
   std::string instance_;
