@@ -14,6 +14,8 @@ using state::TimeNs;
 
 constexpr IncidentBook::Slot kGradSlot{Condition::kGradExplosion};
 constexpr IncidentBook::Slot kLogitSlot{Condition::kLogitBlowup};
+// The loss follows a gradient norm within about ten steps or not at all.
+constexpr int kFactorCloseSteps = 10;
 
 std::optional<double> Positive(const std::optional<double>& value) {
   if (!value || !std::isfinite(*value) || *value <= 0) return std::nullopt;
@@ -110,7 +112,7 @@ void Judge::ReportFactor(const StepSignals& signals, bool high, bool is_grad) {
   std::int64_t& onset = is_grad ? state_.grad_onset_step : state_.logit_onset_step;
   const state::Incident* open = state_.book.FindOpen(slot);
   if (!high) {
-    if (open != nullptr && ++clean >= policy_.loss_close_steps) state_.book.Resolve(slot, signals.moment, open->last_step - onset + 1);
+    if (open != nullptr && ++clean >= kFactorCloseSteps) state_.book.Resolve(slot, signals.moment, open->last_step - onset + 1);
     return;
   }
   clean = 0;

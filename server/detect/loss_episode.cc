@@ -16,6 +16,7 @@ using state::Severity;
 
 constexpr IncidentBook::Slot kSlot{Condition::kLossSpike};
 constexpr double kRisingNats = 1;      // over fifteen steps, without a pause
+constexpr int kLongBaseline = 96;
 constexpr int kDropsToReseat = 4;      // points far below the trend in a row: the curve has moved down, follow it
 constexpr std::int64_t kMaxRewind = 1000;
 constexpr std::int64_t kFreshStart = 8;
@@ -47,7 +48,7 @@ std::optional<LossEpisode::Shift> LossEpisode::OnStep(const StepSignals& signals
     } else {
       AcceptQuiet(loss, residual, limit);
       // The trend follows a slow rise: only the rise itself tells, baseline or not.
-      if (recent_.Rising(kRisingNats)) {
+      if (recent_.Rising(RisingNats())) {
         Begin(signals, residual, limit);
         reference_ = recent_.MedianOf(10, 5);
         onset_step_ = std::max<std::int64_t>(0, signals.moment.step - 12);
@@ -80,6 +81,11 @@ std::optional<LossEpisode::Shift> LossEpisode::OnStep(const StepSignals& signals
   }
   ReportTo(book, signals, limit, policy);
   return std::nullopt;
+}
+
+double LossEpisode::RisingNats() const {
+  // The noise of a long baseline counts too: fifteen correlated values of a noisy loss may happen to climb.
+  return baseline_.accepted() >= kLongBaseline ? std::max(kRisingNats, 6 * baseline_.Scale()) : kRisingNats;
 }
 
 void LossEpisode::AcceptQuiet(double loss, double residual, double limit) {
@@ -148,7 +154,7 @@ void LossEpisode::Update(const StepSignals& signals, double residual, double lim
       }
     }
   }
-  if (recent_.Rising(kRisingNats)) diverging_ = spike_ = true;
+  if (recent_.Rising(RisingNats())) diverging_ = spike_ = true;
   hopeless_ = residual > policy.loss_hopeless_nats ? hopeless_ + 1 : 0;
   if (hopeless_ >= 2) diverging_ = spike_ = critical_ = true;
   if (diverging_ && !critical_ && points_ > policy.loss_rising_steps && recent_.size() >= 5) {

@@ -54,6 +54,7 @@ class LossEpisode {
   void AcceptQuiet(double loss, double residual, double limit);
   void ReportTo(IncidentBook& book, const StepSignals& signals, double limit, const Policy& policy) const;
   void CloseEpisode();
+  double RisingNats() const;  // what a rise must amount to
 
   RobustBaseline baseline_;
   RecentValues recent_;
