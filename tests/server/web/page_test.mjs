@@ -157,6 +157,26 @@ test('incidents are listed with explanation and acknowledgement, and marked on t
   assert.equal(await page.locator('#ranges [aria-pressed=true]').count(), 0);
 });
 
+test('dragging over a curve zooms all of them and a double click shows everything again', async () => {
+  addRunWithSteps('demo', 200);
+  await open();
+  await hasText('#curves-note', 'steps 0 to 199');
+  const box = await page.locator('.curve[data-field=lossNats] .u-over').boundingBox();
+  await page.mouse.move(box.x + box.width * 0.25, box.y + 50);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width * 0.5, box.y + 50, {steps: 5});
+  await page.mouse.up();
+  await hasText('#curves-note', 'shown:');
+  const [, first, last] = /shown: (\d+) to (\d+)/.exec(await stepsShown());
+  assert.ok(Math.abs(first - 50) <= 2 && Math.abs(last - 100) <= 2, await stepsShown());
+  fake.addStep('demo', 200, plausibleStep(200));  // a new step does not take the view away
+  await hasText('#curves-note', 'steps 0 to 200');
+  assert.match(await stepsShown(), /shown: /);
+  await page.mouse.dblclick(box.x + box.width * 0.5, box.y + 50);
+  await until(() => !document.querySelector('#curves-note').textContent.includes('shown'));
+  assert.match(await page.locator('.curve[data-field=lossNats] .uplot').getAttribute('aria-label'), /^Loss over steps: last /);
+});
+
 test('a resumed run shows both attempts', async () => {
   fake.addRun('demo', {attempts: [{attempt: 'a0'}, {attempt: 'a1'}]});
   for (let step = 0; step < 30; step++) fake.addStep('demo', step, {...plausibleStep(step), attempt: 'a0'});
@@ -179,7 +199,7 @@ test('ranks in trouble stand first', async () => {
 });
 
 test('a verdict that has expired is shown as stale and never as good', async () => {
-  addRunWithSteps('demo', 5, {action: 'CONTINUE', reason: 'fresh', termSeconds: 1});
+  addRunWithSteps('demo', 5, {action: 'CONTINUE', reason: 'fresh', termSeconds: 5});
   await open();
   await page.locator('.tone-continue.verdict').waitFor();
   // The server still answers, but its verdict does not renew itself: a daemon whose drain hangs.

@@ -16,6 +16,7 @@ const DETAILS_MS = 3_000;
 const TICK_MS = 1_000;
 const DRAW_MS = 200;  // at most five drawings a second, however fast the steps come
 const HISTORY_STEPS = 2000;
+const POLLED_STEPS = 500;  // once the history is there
 const RUNS_STALE_MS = 15_000;
 const VERDICT_SILENCE_MS = 45_000;  // the server speaks at least every 30 s
 
@@ -129,7 +130,8 @@ class RunView {
       url: () => `/api/v1/steps/watch?${query(this.store.lastSequence > 0 ? {after_sequence: this.store.lastSequence} : {})}`,
       events: ['step', 'steps'],
       onMessage: (message) => this.receiveSteps(message),
-      poll: async (signal) => this.receiveSteps(await getJson('/api/v1/steps', {run, tail: HISTORY_STEPS}, signal)),
+      poll: async (signal) => this.receiveSteps(await getJson('/api/v1/steps',
+        {run, tail: this.store.lastSequence > 0 ? POLLED_STEPS : HISTORY_STEPS}, signal)),
       onState: () => {},
     });
     if (document.hidden) this.suspend();

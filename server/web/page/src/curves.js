@@ -52,21 +52,40 @@ export class Curves {
     this.table = table;
     this.incidents = incidents;
     if (changed) this.rebuild();
-    for (const {plot, signal} of this.plots) plot.setData(this.dataOf(signal), false);
+    for (const {plot, signal} of this.plots) {
+      plot.setData(this.dataOf(signal), false);
+      plot.root.setAttribute('aria-label', this.describe(signal));
+    }
     this.applyRange();
     this.note();
   }
 
+  // What the picture says, for those who do not see it.
+  describe({field, title, unit}) {
+    const values = this.table.current[field].filter((value) => value !== null);
+    if (values.length === 0) return `${title} over steps`;
+    const [low, high] = values.reduce(([min, max], value) => [Math.min(min, value), Math.max(max, value)], [Infinity, -Infinity]);
+    return `${title} over steps: last ${significant(values[values.length - 1])}, from ${significant(low)} to ${significant(high)} ${unit}`.trim();
+  }
+
   showSpan(first, last) {
     const margin = Math.max(20, Math.round((last - first) / 2));
-    this.zoom = [first - margin, last + margin];
+    this.show(this.range, [first - margin, last + margin]);
+  }
+
+  // `range`: how many of the newest steps, 0 = all; `zoom` overrules it.
+  show(range, zoom = null) {
+    this.range = range;
+    this.zoom = zoom;
     this.applyRange();
     this.markRange();
+    if (this.table) this.note();
   }
 
   note() {
     const count = this.table.steps.length;
     const parts = [count === 0 ? 'no steps yet' : `steps ${this.table.steps[0]} to ${this.table.steps[count - 1]}`];
+    if (count > 0 && this.zoom) parts.push(`shown: ${Math.round(this.zoom[0])} to ${Math.round(this.zoom[1])}`);
     if (this.table.hasEarlier) parts.push('grey: earlier attempts');
     setText(byId('curves-note'), parts.join(' · '));
   }
@@ -74,12 +93,7 @@ export class Curves {
   buildRanges() {
     for (const [count, text] of RANGES) {
       const button = element('button', {type: 'button', 'data-count': count, 'aria-pressed': String(count === this.range)}, text);
-      button.addEventListener('click', () => {
-        this.range = count;
-        this.zoom = null;
-        this.applyRange();
-        this.markRange();
-      });
+      button.addEventListener('click', () => this.show(count));
       byId('ranges').append(button);
     }
   }
@@ -116,7 +130,6 @@ export class Curves {
       this.container.append(figure);
       const plot = new uPlot(this.options(signal, figure, value), this.dataOf(signal), figure);
       plot.root.setAttribute('role', 'img');
-      plot.root.setAttribute('aria-label', `${signal.title}${unit} over steps`);
       this.plots.push({plot, figure, signal});
     }
     this.applyRange();
@@ -138,7 +151,8 @@ export class Curves {
       ...sizeOf(figure, signal),
       padding: [MARK_HEIGHT + 3, 8, 0, 0],
       legend: {show: false},
-      cursor: {sync: {key: SYNC_KEY}, y: false, points: {size: 6}, drag: {x: true, y: false, setScale: false}},
+      cursor: {sync: {key: SYNC_KEY}, y: false, points: {size: 6}, drag: {x: true, y: false, setScale: false},
+        bind: {dblclick: () => () => this.show(this.range)}},
       select: {show: true},
       scales: {x: {time: false, auto: false}, y: {distr: signal.log ? 3 : 1, range: signal.log ? undefined : padded}},
       axes: [
@@ -158,10 +172,9 @@ export class Curves {
 
   zoomTo(plot) {
     if (plot.select.width < 4) return;
-    this.zoom = [plot.posToVal(plot.select.left, 'x'), plot.posToVal(plot.select.left + plot.select.width, 'x')];
-    plot.setSelect({left: 0, width: 0, top: 0, height: 0}, false);
-    this.applyRange();
-    this.markRange();
+    const zoom = [plot.posToVal(plot.select.left, 'x'), plot.posToVal(plot.select.left + plot.select.width, 'x')];
+    for (const one of this.plots) one.plot.setSelect({left: 0, width: 0, top: 0, height: 0}, false);
+    this.show(this.range, zoom);
   }
 
   cursorText(plot, {field}) {
