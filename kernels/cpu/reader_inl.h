@@ -75,14 +75,13 @@ class MappedReader {
   MappedReader(const RowScratch& scratch, double max) : scratch_(scratch), max_(max) {}
   HWY_INLINE VF D(std::int64_t column) const {
     const DD dd;
-    const DFH half;
     const VD max = hn::Set(dd, max_);
     const double* z = scratch_.logits + column;
 #if HWY_TARGET == HWY_SCALAR
-    return hn::DemoteTo(half, hn::Sub(hn::LoadU(dd, z), max));
+    return Narrow(hn::Sub(hn::LoadU(dd, z), max));
 #else
-    const auto low = hn::DemoteTo(half, hn::Sub(hn::LoadU(dd, z), max));
-    const auto high = hn::DemoteTo(half, hn::Sub(hn::LoadU(dd, z + HWY_LANES(double)), max));
+    const auto low = Narrow(hn::Sub(hn::LoadU(dd, z), max));
+    const auto high = Narrow(hn::Sub(hn::LoadU(dd, z + HWY_LANES(double)), max));
     return hn::Combine(DF(), high, low);
 #endif
   }

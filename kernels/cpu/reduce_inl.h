@@ -104,7 +104,6 @@ HWY_NOINLINE RowExtremes FindExtremes(const unsigned char* row, const RowShape& 
 template <class Element>
 HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob& job, const unsigned char* row, const RowShape& shape,
                                 const RowScratch& scratch) {
-  const DF df;
   const DD dd;
   const DFH half;
   const VD scale = hn::Set(dd, job.logit_scale);
@@ -120,7 +119,7 @@ HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob& job, const unsigned char*
       const VD scaled = hn::Mul(hn::PromoteTo(dd, hn::Load(half, x + j)), scale);
       if (!capped) {
         hn::StoreU(scaled, dd, scratch.logits + begin + j);
-        hn::StoreU(hn::DemoteTo(half, scale), half, scratch.slopes + begin + j);
+        hn::StoreU(Narrow(scale), half, scratch.slopes + begin + j);
         continue;
       }
       const VD u = hn::Mul(scaled, inverse_cap);
@@ -131,10 +130,9 @@ HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob& job, const unsigned char*
       // Max may have dropped a NaN.
       const VD z = hn::IfThenElse(hn::Eq(u, u), hn::Mul(tanh, cap), u);
       hn::StoreU(z, dd, scratch.logits + begin + j);
-      hn::StoreU(hn::DemoteTo(half, slope), half, scratch.slopes + begin + j);
+      hn::StoreU(Narrow(slope), half, scratch.slopes + begin + j);
     }
   }
-  (void)df;
   RowExtremes extremes{};
   extremes.before = extremes.after = -HUGE_VAL;
   extremes.target = scratch.logits[shape.target];

@@ -142,6 +142,16 @@ struct Fp16 {
   }
 };
 
+// Rounds doubles to floats; what is out of range becomes infinite (Highway's scalar target would turn infinities into finite
+// numbers).
+HWY_INLINE hn::Vec<DFH> Narrow(VD value) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(DFH(), static_cast<float>(hn::GetLane(value)));
+#else
+  return hn::DemoteTo(DFH(), value);
+#endif
+}
+
 // Sum of floats kept in double. Long sums in fp32 drift by more than 1e-6, most of all when all terms are equal.
 class DoubleSum {
  public:

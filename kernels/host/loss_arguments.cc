@@ -132,12 +132,12 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
   const std::int64_t bytes = BytesOf(args.logits_dtype);
   if (!Fits(args.rows, args.columns, args.row_stride, bytes)) {
     return SetError(LG_INVALID_ARGUMENT,
-                    "%s: row_stride: rows * row_stride must fit in 63 bits of bytes, got %lld rows of %lld", function,
+                    "%s: row_stride: expected rows * row_stride within 63 bits of bytes, got %lld rows of %lld", function,
                     Number(args.rows), Number(args.row_stride));
   }
   if (!Fits(args.rows, 1, args.target_stride, 8)) {
     return SetError(LG_INVALID_ARGUMENT,
-                    "%s: target_stride: rows * target_stride must fit in 63 bits of bytes, got %lld rows of %lld", function,
+                    "%s: target_stride: expected rows * target_stride within 63 bits of bytes, got %lld rows of %lld", function,
                     Number(args.rows), Number(args.target_stride));
   }
   if (args.rows > 0 && args.logits == nullptr) {
@@ -195,8 +195,9 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
                     Number(args.upstream_stride));
   }
   if (!Fits(args.rows, 1, args.upstream_stride, 4)) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: upstream_stride: rows * upstream_stride must fit in 63 bits of bytes, got %lld",
-                    function, Number(args.upstream_stride));
+    return SetError(LG_INVALID_ARGUMENT,
+                    "%s: upstream_stride: expected rows * upstream_stride within 63 bits of bytes, got %lld", function,
+                    Number(args.upstream_stride));
   }
   constexpr std::int64_t kPositions = std::int64_t{1} << 48;
   if (args.position_base < 0 || args.position_base > kPositions - args.rows) {
@@ -241,8 +242,9 @@ int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_ar
     return SetError(LG_INVALID_ARGUMENT, "%s: upstream: expected a scalar or one value a row, got NULL", function);
   }
   if (!Fits(args->rows, 1, args->upstream_stride, 4)) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: upstream_stride: rows * upstream_stride must fit in 63 bits of bytes, got %lld",
-                    function, Number(args->upstream_stride));
+    return SetError(LG_INVALID_ARGUMENT,
+                    "%s: upstream_stride: expected rows * upstream_stride within 63 bits of bytes, got %lld", function,
+                    Number(args->upstream_stride));
   }
   if (args->stream != nullptr) {
     return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL on the CPU backend, got a stream", function);
