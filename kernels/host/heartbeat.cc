@@ -1,16 +1,19 @@
 #include "kernels/host/heartbeat.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
+#include <cstddef>
 
 #include "kernels/host/clocks.h"
 #include "proto/lossgauge/ring/ring_writer.h"
 
 namespace lossgauge {
+namespace {
+
+[[maybe_unused]] constexpr std::size_t kStackBytes = 256 * 1024;  // address space, of which a page or two are touched
+
+}  // namespace
 
 Heartbeat::Heartbeat() noexcept {
   ::pthread_mutex_init(&mutex_, nullptr);
@@ -39,11 +42,11 @@ bool Heartbeat::Start(std::int64_t* first, std::int64_t* second, std::int64_t pe
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-  // Static TLS of the job (PyTorch and its friends) lies in the stack's allocation too: leave it room.
-  ::pthread_attr_setstacksize(
-      &attributes, static_cast<std::size_t>(std::max<long>(::sysconf(_SC_THREAD_STACK_MIN), PTHREAD_STACK_MIN)) + 65536);
+  ::pthread_attr_setstacksize(&attributes, kStackBytes);
 #endif
-  const int error = ::pthread_create(&thread_, &attributes, &Heartbeat::Run, this);
+  int error = ::pthread_create(&thread_, &attributes, &Heartbeat::Run, this);
+  // Thread-local storage of the job's libraries lies in the stack too, and may need more than that.
+  if (error == EINVAL) error = ::pthread_create(&thread_, nullptr, &Heartbeat::Run, this);
   ::pthread_attr_destroy(&attributes);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   running_ = error == 0;

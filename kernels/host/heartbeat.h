@@ -1,5 +1,5 @@
 // The thread that says "this process still runs" once a second, by storing CLOCK_BOOTTIME into up to two status lines.
-// It takes no signals of the job, holds no lock that a loss call could wait for, and needs a stack of 64 KiB at most.
+// It takes no signals of the job, holds no lock that a loss call could wait for, and makes no call but for the clock.
 #ifndef LOSSGAUGE_KERNELS_HOST_HEARTBEAT_H_
 #define LOSSGAUGE_KERNELS_HOST_HEARTBEAT_H_
 

@@ -128,15 +128,14 @@ int RingDirectory::Open(const char* path, gid_t group) {
                     "ring directory %s: belongs to uid %u and everybody may replace files in it (mode %04o, this is uid %u)",
                     text, status.st_uid, mode, uid);
   }
-  // The mode is set, not left to the umask. A group that cannot be given here is met again, and reported, at the files.
-  if (made) {
-    if (group != static_cast<gid_t>(-1) && ::fchown(descriptor_, static_cast<uid_t>(-1), group) != 0) {
-      return SetError(LG_PERMISSION_DENIED, "ring directory %s: cannot be given to group %u: %s", text, group,
-                      std::strerror(errno));
-    }
-    if (::fchmod(descriptor_, 0750) != 0) {
-      return SetError(LG_PERMISSION_DENIED, "ring directory %s: mode 0750 cannot be set: %s", text, std::strerror(errno));
-    }
+  // The mode is set, not left to the umask. Somebody else's directory keeps the group and mode that its owner chose.
+  const bool give = group != static_cast<gid_t>(-1) && status.st_gid != group && (made || (is_default && is_ours));
+  if (give && ::fchown(descriptor_, static_cast<uid_t>(-1), group) != 0) {
+    return SetError(LG_PERMISSION_DENIED, "ring directory %s: cannot be given to group %u: %s", text, group,
+                    std::strerror(errno));
+  }
+  if (made && ::fchmod(descriptor_, 0750) != 0) {
+    return SetError(LG_PERMISSION_DENIED, "ring directory %s: mode 0750 cannot be set: %s", text, std::strerror(errno));
   }
   return LG_OK;
 }

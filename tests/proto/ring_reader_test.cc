@@ -87,6 +87,38 @@ TEST(RingReader, GoesOnAcrossTheWrapOf32Bits) {
   EXPECT_EQ(tally.wrong, 0u);
 }
 
+// Publishes at the n-th cut point of a reader: the writer that overtakes it there.
+struct PublishAt {
+  RingWriter<>* writer;
+  int* countdown;
+  void operator()() const {
+    if ((*countdown)-- == 0) Write(writer, 1);
+  }
+};
+
+TEST(RingReader, OvertakenBetweenAnyTwoLoadsIsLappedAndNeverDeceived) {
+  constexpr int kLoads = LG_STEP_SLOT_BYTES / 8 + 1;  // sequence word, payload and checksum, sequence word again
+  for (int cut_point = 0; cut_point < kLoads; ++cut_point) {
+    TestRing ring(1);
+    RingWriter<> writer = ring.MakeWriter();
+    Write(&writer, 1);
+    int countdown = cut_point;
+    RingReader<lg_step_record, PublishAt> reader(ring.memory(), ring.identity(), 1, PublishAt{&writer, &countdown});
+    lg_step_record record;
+    const ReadResult first = reader.Next(&record);
+    if (cut_point == kLoads - 1) {
+      ASSERT_EQ(first.fate, ReadFate::kRecord) << "the second look was over";
+      ASSERT_TRUE(IsNumberedRecord(record, 1));
+    } else {
+      ASSERT_EQ(first.fate, ReadFate::kLapped) << "cut point " << cut_point;
+      ASSERT_EQ(first.lost, 1u);
+    }
+    ASSERT_EQ(reader.Next(&record).fate, ReadFate::kRecord);
+    ASSERT_TRUE(IsNumberedRecord(record, 2));
+    ASSERT_LT(countdown, 0) << "the cut point was reached";
+  }
+}
+
 TEST(RingReader, SkipsARecordOfWhichAnyWordChangedAndGoesOn) {
   constexpr std::uint64_t kWords = LG_STEP_SLOT_BYTES / 8;
   for (std::uint64_t word = 1; word < kWords; ++word) {
@@ -144,7 +176,8 @@ TEST(RingReader, DoesNotCountOneByOneUpToACursorThatItsSlotBearsOut) {
   lg_step_record record;
   int calls = 0;
   std::uint64_t lost = 0;
-  for (ReadResult result{}; calls < 100 && (result = reader.Next(&record)).fate != ReadFate::kEmpty; ++calls) lost += result.lost;
+  for (ReadResult result{}; calls < 100 && (result = reader.Next(&record)).fate != ReadFate::kEmpty; ++calls)
+    lost += result.lost;
   EXPECT_LE(calls, 10);
   EXPECT_EQ(lost, kFar - 3);
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "proto/lossgauge/ring/cut_points.h"
 #include "proto/lossgauge/ring/ring_abi.h"
 #include "proto/lossgauge/ring/ring_validate.h"
 
@@ -50,19 +51,21 @@ struct ReadResult {
 
 // Reads records of type `Record` (lg_step_record or lg_event_record). A ring whose slots are longer (newer minor) is read up to
 // what `Record` knows; one whose slots are shorter (older minor) leaves the rest of the record zero.
-template <class Record>
+// CutPoints: called after every load of a slot's word.
+template <class Record, class CutPoints = NoCutPoints>
 class RingReader {
  public:
   // `identity`: a copy that ReadHeader judged kValid. `next`: first publication wanted, >= 1 (one more than the last one
   // consumed).
-  RingReader(const void* mapped, const lg_ring_identity& identity, std::uint64_t next = 1)
+  RingReader(const void* mapped, const lg_ring_identity& identity, std::uint64_t next = 1, CutPoints cut_points = CutPoints())
       : header_(static_cast<const lg_ring_header*>(mapped)),
         slots_(static_cast<const unsigned char*>(mapped) + identity.header_bytes),
         segment_id_{identity.segment_id[0], identity.segment_id[1]},
         slot_bytes_(identity.slot_bytes),
         slot_count_(identity.slot_count),
         words_(identity.record_words),
-        next_(next == 0 ? 1 : next) {}
+        next_(next == 0 ? 1 : next),
+        cut_points_(cut_points) {}
 
   // The next publication, whatever became of it. Never waits. `record` is written only with kRecord.
   ReadResult Next(Record* record) {
@@ -109,11 +112,16 @@ class RingReader {
   // Delivers publication n, or skips it if its bytes are wrong. False: the slot does not hold it (any more).
   bool TryRead(std::uint64_t n, const std::uint64_t* slot, Record* record, ReadResult* result) {
     if (LoadAcquire(&slot[0]) != 2 * n) return false;  // equal: makes the payload of n visible
+    cut_points_();
     std::uint64_t words[LG_MAX_SLOT_BYTES / 8];
     words[0] = 2 * n;
     // Acquire on each word: seeing a word of a later publication makes its odd sequence word visible to the look below.
-    for (std::uint32_t i = 1; i < words_; ++i) words[i] = LoadAcquire(&slot[i]);
+    for (std::uint32_t i = 1; i < words_; ++i) {
+      words[i] = LoadAcquire(&slot[i]);
+      cut_points_();
+    }
     if (LoadRelaxed(&slot[0]) != 2 * n) return false;
+    cut_points_();
     if (words[words_ - 1] != lg_ring_checksum(segment_id_, words, words_)) {
       *result = Skip(n);
       return true;
@@ -153,6 +161,7 @@ class RingReader {
   const std::uint32_t words_;
   std::uint64_t next_;
   std::uint32_t lapped_in_a_row_ = 0;
+  CutPoints cut_points_;
 };
 
 }  // namespace lossgauge::ring

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "proto/lossgauge/ring/cut_points.h"
 #include "proto/lossgauge/ring/ring_abi.h"
 
 namespace lossgauge::ring {
@@ -19,12 +20,6 @@ inline void StoreRelease(std::uint64_t* word, std::uint64_t value) { __atomic_st
 inline void StoreRelaxed(std::uint64_t* word, std::uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 inline void StoreRelease(std::int64_t* word, std::int64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 inline void StoreRelaxed(std::int64_t* word, std::int64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
-
-// Called after every store that a reader could see. Tests pass a policy that kills or stops the writer there; this one is no
-// code.
-struct NoCutPoints {
-  void operator()() const {}
-};
 
 // Bytes of a ring file with this many slots.
 constexpr std::size_t RingFileBytes(std::uint32_t slot_bytes, std::uint32_t slot_count) {
@@ -45,6 +40,7 @@ inline void SetFormat(lg_ring_identity* identity, std::uint32_t kind) {
   identity->record_words = identity->slot_bytes / 8;
 }
 
+// CutPoints: called after every store that a reader could see.
 template <class CutPoints = NoCutPoints>
 class RingWriter {
  public:

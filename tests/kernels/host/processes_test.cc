@@ -117,6 +117,23 @@ TEST(SecondProducer, OfAnotherAttemptOrRankOrRunIsAdmitted) {
   EXPECT_EQ(code, LG_OK);
 }
 
+TEST(SecondProducer, WithoutRankAndAttemptInTheEnvironmentIsAnAttemptOfItsOwn) {
+  ScratchDirectory scratch;
+  for (const char* name :
+       {"RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "LOSSGAUGE_ATTEMPT", "TORCHELASTIC_RUN_ID"}) {
+    ::unsetenv(name);
+  }
+  lg_gauge_options options = Options(scratch.path(), "run", nullptr);
+  options.rank = -1;
+  options.world_size = 0;
+  Trainer first(options), second(options);
+  EXPECT_EQ(first.code(), LG_OK);
+  EXPECT_EQ(second.code(), LG_OK);
+  const auto rings = StepRings(scratch.path());
+  ASSERT_EQ(rings.size(), 2u);
+  EXPECT_STRNE(RingFile(rings[0]).identity().attempt, RingFile(rings[1]).identity().attempt);
+}
+
 TEST(SecondProducer, AfterTheFirstWasKilledIsAdmittedAndItsRingIsKept) {
   ScratchDirectory scratch;
   Trainer first(Options(scratch.path()), [](lg_gauge* gauge) { lg_gauge_publish(gauge, nullptr); });
