@@ -159,7 +159,8 @@ lg_step_record FakeProducer::MakeStep(std::int64_t step) const {
   r.objective_sum = lg_fixed128_add(r.nll_sum, r.z_loss_sum);
   r.target_bytes = 4 * tokens;
   r.scored_nll_sum = r.nll_sum;
-  r.denominator_min = r.denominator_max = static_cast<double>(tokens);
+  // Gradients are averaged over plain data-parallel ranks: all divide by the mean count.
+  r.denominator_min = r.denominator_max = 100.0 + (options_.world_size - 1) / 2.0;
   r.log_z_sum = sum(8.0);
   r.log_z_sq_sum = sum(64.0);
   r.log_z_max = 9.0;
