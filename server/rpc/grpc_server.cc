@@ -98,6 +98,7 @@ absl::Status GrpcServer::Start() {
 void GrpcServer::Shutdown(std::int64_t grace_ns) {
   if (!running_) return;
   running_->health.SetShuttingDown();
+  running_->hub.WakeAll();  // health watchers hear of it before their streams end
   running_->hub.Close();
   running_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(grace_ns));
   running_->server->Wait();

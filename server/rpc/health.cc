@@ -15,7 +15,7 @@ ServingStatus HealthOf(const std::string& service_untrusted, const state::Snapsh
   std::string_view name = service_untrusted;
   if (name.substr(0, kPrefix.size()) != kPrefix) return HealthCheckResponse::SERVICE_UNKNOWN;
   name.remove_prefix(kPrefix.size());
-  const bool restart_only = name.size() > kRestart.size() && name.substr(name.size() - kRestart.size()) == kRestart;
+  const bool restart_only = name.size() >= kRestart.size() && name.substr(name.size() - kRestart.size()) == kRestart;
   if (restart_only) name.remove_suffix(kRestart.size());
   const auto run = state::FindRun(snapshot, std::string(name));
   if (run == nullptr) return restart_only ? HealthCheckResponse::SERVING : HealthCheckResponse::SERVICE_UNKNOWN;

@@ -46,6 +46,11 @@ std::size_t WatchHub::size() const {
   return watchers_.size();
 }
 
+void WatchHub::WakeAll() {
+  const std::shared_ptr<const state::Snapshot> snapshot = board_.Get();
+  for (const auto& watcher : Watchers()) watcher->Wake(snapshot);
+}
+
 void WatchHub::Close() {
   {
     std::lock_guard lock(mutex_);

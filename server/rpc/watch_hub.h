@@ -38,6 +38,9 @@ class WatchHub {
   void Remove(const Watcher* watcher);
   std::size_t size() const;
 
+  // Wakes all watchers now: something other than a snapshot has changed what they say.
+  void WakeAll();
+
   // Ends all watchers with UNAVAILABLE and takes no more. The thread goes on until destruction.
   void Close();
 
