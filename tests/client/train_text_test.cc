@@ -203,9 +203,9 @@ TEST_F(TrainText, StopsCleanlyWhenAskedAtTheSameStepOnEveryRank) {
 }
 
 TEST_F(TrainText, ARankThatStopsEnteringStepsIsNamedAndTheJobEndsAsFailed) {
-  const JobResult job = Run({"--steps=50", "--ranks=2", "--fault=stop_rank", "--fault_step=10", "--barrier_timeout_s=1"});
+  const JobResult job = Run({"--steps=50", "--ranks=2", "--fault=stop_rank", "--fault_step=10", "--barrier_timeout_s=3"});
   EXPECT_EQ(job.exit_code, 1);
-  EXPECT_NE(job.errors.find("rank 0: step 10: all-reduce: did not arrive within 1 s: rank 1"), std::string::npos) << job.errors;
+  EXPECT_NE(job.errors.find("rank 0: step 10: all-reduce: did not arrive within 3 s: rank 1"), std::string::npos) << job.errors;
   for (const std::uint32_t rank : {0u, 1u}) {
     const auto events = ReadEvents(directory_.path(), rank);
     ASSERT_FALSE(events.empty());
@@ -319,9 +319,9 @@ TEST_F(TrainText, AKilledRankEndsTheJobWithItsSignal) {
 }
 
 TEST_F(TrainText, AFrozenRankIsLeftBehindAfterTheTimeout) {
-  const JobResult job = Run({"--steps=40", "--ranks=2", "--fault=freeze", "--fault_step=20", "--barrier_timeout_s=1"});
+  const JobResult job = Run({"--steps=40", "--ranks=2", "--fault=freeze", "--fault_step=20", "--barrier_timeout_s=3"});
   EXPECT_NE(job.exit_code, 0);
-  EXPECT_NE(job.errors.find("did not arrive within 1 s: rank 1"), std::string::npos) << job.errors;
+  EXPECT_NE(job.errors.find("did not arrive within 3 s: rank 1"), std::string::npos) << job.errors;
   EXPECT_EQ(Records(0).size(), 20u);
 }
 
