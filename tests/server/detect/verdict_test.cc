@@ -1,0 +1,255 @@
+// E3 and E1: the verdict of each situation, and that no silence is ever called healthy.
+#include <gtest/gtest.h>
+
+#include "server/detect/verdict_policy.h"
+#include "tests/server/detect/judge_fixture.h"
+
+namespace lossgauge::testing {
+namespace {
+
+using state::LivenessReport;
+using state::ProducerState;
+
+std::string Code(const state::Verdict& verdict) { return verdict.reason_codes.empty() ? "" : verdict.reason_codes[0]; }
+
+void ExpectComplete(const state::Verdict& verdict) {
+  EXPECT_GT(verdict.valid_until_ns, verdict.evaluated_at_ns);
+  EXPECT_FALSE(verdict.evidence.empty());
+  EXPECT_FALSE(verdict.reason.empty());
+  EXPECT_FALSE(verdict.reason_codes.empty());
+  EXPECT_FALSE(verdict.policy_version.empty());
+}
+
+TEST(Verdict, NothingSeenIsUnknownNoData) {
+  JudgeScript job;
+  EXPECT_EQ(job.Verdict().action, Action::kUnknown);
+  EXPECT_EQ(Code(job.Verdict()), "no_data");
+  job.Look();  // the ring is there, and empty
+  EXPECT_EQ(job.Verdict().action, Action::kUnknown);
+  EXPECT_EQ(Code(job.Verdict()), "no_data");
+  ExpectComplete(job.Verdict());
+}
+
+TEST(Verdict, ASidecarJustStartedIsUnknownWarmingUntilTheBaselineStands) {
+  JudgeScript job;
+  job.Steps(31, 2.2);
+  job.Look();
+  EXPECT_EQ(job.Verdict().action, Action::kUnknown);
+  EXPECT_EQ(Code(job.Verdict()), "warming");
+  ExpectComplete(job.Verdict());
+  job.Steps(1, 2.2);
+  EXPECT_EQ(job.Verdict().action, Action::kContinue);
+  ExpectComplete(job.Verdict());
+}
+
+TEST(Verdict, AWarmingRunThatIsBrokenIsWatchedNotUnknown) {
+  JudgeScript job;
+  job.Steps(3, 2.2);
+  job.Look();
+  job.Step({.nonfinite_rows = 4});
+  EXPECT_EQ(job.Verdict().action, Action::kWatch);
+}
+
+TEST(Verdict, AnHourAfterTheLastWordIsUnknownStale) {
+  JudgeScript job;
+  job.Steps(100, 2.2);
+  job.Look();
+  job.Wait(59);
+  EXPECT_EQ(job.Verdict().action, Action::kContinue);
+  job.Wait(3541);
+  const state::Verdict verdict = job.Verdict();
+  EXPECT_EQ(verdict.action, Action::kUnknown);
+  EXPECT_EQ(Code(verdict), "stale");
+  EXPECT_TRUE(verdict.since_ns);
+  ExpectComplete(verdict);
+}
+
+TEST(Verdict, SilenceIsNeverContinue) {
+  JudgeScript job;
+  job.Steps(100, 2.2);
+  for (int i = 0; i < 1000; ++i) {
+    job.Wait(7);
+    if (i % 3 == 0) job.Look();
+    if (job.now_ns - 1'700'000'100 * kSecond > 60 * kSecond) {
+      ASSERT_NE(job.Verdict().action, Action::kContinue) << i;
+    }
+  }
+}
+
+TEST(Verdict, AnUnreadableSourceIsUnknownAndClosesNothing) {
+  JudgeScript job;
+  job.Steps(100, 2.2);
+  job.Look();
+  job.presence.source_reachable = false;
+  job.presence.now_ns = job.now_ns;
+  job.judge->OnPresence(job.presence);
+  EXPECT_EQ(job.Verdict().action, Action::kUnknown);
+  EXPECT_EQ(Code(job.Verdict()), "unreachable");
+  job.presence.source_reachable = true;
+  job.Look();
+  EXPECT_EQ(job.Verdict().action, Action::kContinue);
+}
+
+TEST(Verdict, AMissingRankIsWatchedAsIncomplete) {
+  JudgeScript job(detect::DefaultPolicies().defaults, 4);
+  job.Steps(100, 2.2);
+  job.Look();
+  job.Step({.loss = 2.2, .missing_ranks = {3}});
+  const state::Verdict verdict = job.Verdict();
+  EXPECT_EQ(verdict.action, Action::kWatch);
+  EXPECT_EQ(Code(verdict), "rank_missing");
+  EXPECT_NE(verdict.reason.find("incomplete"), std::string::npos);
+  EXPECT_EQ(verdict.rank_at_fault, 3u);
+  ExpectComplete(verdict);
+  job.Steps(3, 2.2);
+  EXPECT_EQ(job.Verdict().action, Action::kContinue);
+}
+
+TEST(Verdict, ANanBurstOfOneStepIsWatchedAndPasses) {
+  JudgeScript job;
+  job.Steps(100, 2.2);
+  job.Look();
+  job.Step({.nonfinite_rows = 1024});
+  for (int i = 0; i < 29; ++i) {
+    job.Steps(1, 2.2);
+    EXPECT_EQ(job.Verdict().action, Action::kWatch);
+  }
+  job.Steps(1, 2.2);
+  EXPECT_EQ(job.Verdict().action, Action::kContinue);
+}
+
+TEST(Verdict, ATenMinuteEvaluationIsWatched) {
+  JudgeScript job;
+  job.Steps(100, 2.2);
+  double age = 0;
+  for (; age < 600; age += 30) {
+    job.Wait(30);
+    job.Look([&](std::uint32_t, LivenessReport& report) {
+      report.phase = LG_PHASE_EVALUATION;
+      report.phase_age_ns = static_cast<std::int64_t>(age * 1e9);
+    });
+    EXPECT_EQ(job.Verdict().action, Action::kWatch);
+    ExpectComplete(job.Verdict());
+  }
+}
+
+TEST(Verdict, ACleanEndIsUnknownEndedAndADeclaredFailureARestart) {
+  for (const bool failed : {false, true}) {
+    JudgeScript job;
+    job.Steps(100, 2.2);
+    job.Checkpoint(50, "/ckpt/50");
+    job.Look([&](std::uint32_t, LivenessReport& report) {
+      report.producer_state = ProducerState::kEnded;
+      report.closed = failed ? LG_CLOSE_FAILED : LG_CLOSE_FINISHED;
+    });
+    job.Wait(100);
+    const state::Verdict verdict = job.Verdict();
+    EXPECT_EQ(verdict.action, failed ? Action::kRestart : Action::kUnknown);
+    EXPECT_EQ(Code(verdict), failed ? "failed" : "ended");
+    ExpectComplete(verdict);
+  }
+}
+
+void Crash(std::uint32_t, LivenessReport& report) { report.producer_state = ProducerState::kLost; }
+
+TEST(Verdict, TheSameFailureAtTheSameStepAfterARestartHalts) {
+  JudgeScript job;
+  job.Steps(200, 2.2);
+  job.Look(Crash);
+  EXPECT_EQ(job.Verdict().action, Action::kRestart);
+  job.judge->OnAction({Action::kRestart, "scheduler", "", "1", job.now_ns});
+  EXPECT_NE(job.Verdict().reason.find("'scheduler' reported a restart"), std::string::npos);
+  job.NewAttempt("2", 150);
+  job.Steps(50, 2.2);
+  job.Look(Crash);
+  const state::Verdict verdict = job.Verdict();
+  EXPECT_EQ(verdict.action, Action::kHalt);
+  EXPECT_EQ(Code(verdict), "repeated_failure");
+  ExpectComplete(verdict);
+}
+
+TEST(Verdict, AnotherFailureFurtherOnIsAnotherRestart) {
+  JudgeScript job;
+  job.Steps(200, 2.2);
+  job.Look(Crash);
+  job.NewAttempt("2", 150);
+  job.Steps(150, 2.2);
+  job.Look(Crash);
+  EXPECT_EQ(job.Verdict().action, Action::kRestart);
+}
+
+TEST(Verdict, ThreeAttemptsWithoutProgressHalt) {
+  JudgeScript job;
+  job.Steps(200, 2.2);
+  job.Look(Crash);
+  int attempt = 1;
+  for (const int steps : {20, 40}) {  // each dies earlier than the first, at different steps
+    job.NewAttempt(std::to_string(++attempt), 100);
+    job.Steps(steps, 2.2);
+    job.Look(Crash);
+    EXPECT_EQ(job.Verdict().action, Action::kRestart);
+  }
+  job.NewAttempt("4", 100);
+  job.Steps(60, 2.2);
+  job.Look(Crash);
+  EXPECT_EQ(job.Verdict().action, Action::kHalt);
+  EXPECT_EQ(Code(job.Verdict()), "no_progress");
+}
+
+// E1: the judge's side of a resume.
+TEST(Verdict, AResumeThatGoesBackInStepsIsNoSpikeAndNotBlind) {
+  JudgeScript job;
+  job.Steps(213, 2.2);
+  job.NewAttempt("2", 201);
+  job.Steps(1, 2.3);  // a little above: another batch
+  job.Look();
+  EXPECT_EQ(job.Verdict().action, Action::kContinue) << job.Verdict().reason;
+  EXPECT_EQ(job.Verdict().attempt, "2");
+  job.Steps(2, 4.5);
+  EXPECT_TRUE(job.IsOpen(Condition::kLossSpike)) << "the baseline of the attempt before still stands";
+}
+
+TEST(Verdict, AStepOfAnOlderAttemptChangesNothing) {
+  JudgeScript job;
+  job.Steps(100, 2.2);
+  const StepValues bad{.nonfinite_rows = 1024};
+  const state::JoinedStep late = job.MakeStep(bad);
+  job.Wait(1);
+  job.NewAttempt("2", 50);
+  job.Steps(5, 2.2);
+  job.judge->OnStep(late);
+  EXPECT_FALSE(job.IsOpen(Condition::kNonfinite));
+  EXPECT_EQ(job.Verdict().attempt, "2");
+}
+
+TEST(Verdict, AFreshStartUnderTheSameNameWarmsUpAnew) {
+  JudgeScript job;
+  job.Steps(500, 2.2);
+  job.NewAttempt("2", 0);
+  job.Steps(10, 11);
+  job.Look();
+  EXPECT_EQ(Code(job.Verdict()), "warming");
+  EXPECT_FALSE(job.IsOpen(Condition::kLossSpike));
+}
+
+TEST(Verdict, CheckpointsOfACourseThatWasLeftAreForgotten) {
+  JudgeScript job;
+  job.Steps(200, 2.2);
+  job.Checkpoint(100, "/ckpt/100");
+  job.Checkpoint(180, "/ckpt/180");
+  job.NewAttempt("2", 101);
+  job.Steps(120, 2.2);
+  job.Look(Crash);
+  ASSERT_TRUE(job.Verdict().resume_point);
+  EXPECT_EQ(job.Verdict().resume_point->step, 100);
+}
+
+TEST(Verdict, ShadowModeSaysSo) {
+  detect::Policy policy = detect::DefaultPolicies().defaults;
+  policy.mode = "shadow";
+  JudgeScript job(policy);
+  EXPECT_EQ(job.Verdict().mode, "shadow");
+}
+
+}  // namespace
+}  // namespace lossgauge::testing
