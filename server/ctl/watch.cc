@@ -1,12 +1,7 @@
-// Two streams, verdicts and steps, feed one state; the calling thread alone writes. A stream that breaks is opened again with growing pauses, the one of
-// the steps from the last sequence number seen, so that nothing is missed or shown twice.
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,174 +9,12 @@
 #include "server/ctl/connection.h"
 #include "server/ctl/sparkline.h"
 #include "server/ctl/values.h"
+#include "server/ctl/watcher.h"
 
 namespace lossgauge::ctl {
 namespace {
 
-constexpr std::size_t kSparkline = 20;
-constexpr std::chrono::milliseconds kFirstPause{250};
-constexpr std::chrono::milliseconds kLongestPause{5000};
-
-// Errors that another attempt cannot mend.
-bool IsFinal(const grpc::Status& status) {
-  switch (status.error_code()) {
-    case grpc::StatusCode::NOT_FOUND:
-    case grpc::StatusCode::UNIMPLEMENTED:
-    case grpc::StatusCode::INVALID_ARGUMENT:
-    case grpc::StatusCode::UNAUTHENTICATED:
-    case grpc::StatusCode::PERMISSION_DENIED:
-      return true;
-    default:
-      return false;
-  }
-}
-
-class Watcher {
- public:
-  Watcher(Connection& connection, const std::string& run) : connection_(connection), run_(run) {}
-
-  ~Watcher() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-      if (verdict_context_) verdict_context_->TryCancel();
-      if (step_context_) step_context_->TryCancel();
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  // The newest steps, for the sparkline; also finds out whether there is such a run at all.
-  grpc::Status LoadHistory() {
-    v1::ListStepsRequest request;
-    request.set_run(run_);
-    request.set_tail(kSparkline);
-    request.set_page_size(kSparkline);
-    v1::ListStepsResponse answer;
-    const auto context = connection_.NewContext();
-    const grpc::Status status = connection_.stub().ListSteps(context.get(), request, &answer);
-    for (const v1::Step& step : answer.steps()) {
-      Remember(step);
-      last_sequence_ = step.sequence();
-    }
-    return status;
-  }
-
-  void Start() {
-    threads_.emplace_back([this] { WatchVerdicts(); });
-    threads_.emplace_back([this] { WatchSteps(); });
-  }
-
-  struct News {
-    std::vector<v1::Step> steps;
-    std::optional<v1::Verdict> verdict;
-    std::uint64_t skipped = 0;
-    bool connected = true;
-    std::optional<grpc::Status> failed;
-  };
-
-  // Waits until there is something new, at most `patience`.
-  News Next(std::chrono::milliseconds patience) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [this] { return !news_.steps.empty() || news_.verdict || news_.failed; });
-    News news = std::move(news_);
-    news_ = News();
-    news.connected = connected_;
-    return news;
-  }
-
-  std::deque<double> History() {
-    const std::lock_guard lock(mutex_);
-    return history_;
-  }
-
- private:
-  // One connection after the other until the end; `open` runs one and returns how it ended.
-  template <class OpenStream>
-  void Keep(std::unique_ptr<grpc::ClientContext>* context, OpenStream open_stream) {
-    std::chrono::milliseconds pause = kFirstPause;
-    while (true) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (stopping_) return;
-        *context = std::make_unique<grpc::ClientContext>();
-      }
-      bool received = false;
-      const grpc::Status status = open_stream(context->get(), &received);
-      std::unique_lock lock(mutex_);
-      if (stopping_) return;
-      connected_ = false;
-      if (!status.ok() && IsFinal(status)) {
-        news_.failed = status;
-        changed_.notify_all();
-        return;
-      }
-      pause = received ? kFirstPause : std::min(pause * 2, kLongestPause);
-      changed_.wait_for(lock, pause, [this] { return stopping_; });
-    }
-  }
-
-  void WatchVerdicts() {
-    Keep(&verdict_context_, [this](grpc::ClientContext* context, bool* received) {
-      v1::WatchVerdictRequest request;
-      request.set_run(run_);
-      const auto reader = connection_.stub().WatchVerdict(context, request);
-      v1::Verdict verdict;
-      while (reader->Read(&verdict)) {
-        *received = true;
-        const std::lock_guard lock(mutex_);
-        connected_ = true;
-        news_.verdict = verdict;
-        changed_.notify_all();
-      }
-      return reader->Finish();
-    });
-  }
-
-  void WatchSteps() {
-    Keep(&step_context_, [this](grpc::ClientContext* context, bool* received) {
-      v1::WatchStepsRequest request;
-      request.set_run(run_);
-      if (last_sequence_ > 0) request.set_after_sequence(last_sequence_);
-      const auto reader = connection_.stub().WatchSteps(context, request);
-      v1::WatchStepsResponse message;
-      while (reader->Read(&message)) {
-        *received = true;
-        const std::lock_guard lock(mutex_);
-        connected_ = true;
-        news_.skipped += message.skipped();
-        for (const v1::Step& step : message.steps()) {
-          if (step.sequence() <= last_sequence_) continue;
-          last_sequence_ = step.sequence();
-          news_.steps.push_back(step);
-          Remember(step);
-        }
-        changed_.notify_all();
-      }
-      return reader->Finish();
-    });
-  }
-
-  void Remember(const v1::Step& step) {
-    if (!step.has_loss_nats()) return;
-    history_.push_back(step.loss_nats());
-    if (history_.size() > kSparkline) history_.pop_front();
-  }
-
-  Connection& connection_;
-  const std::string run_;
-  std::uint64_t last_sequence_ = 0;  // before Start(), then the step thread's alone
-  std::vector<std::thread> threads_;
-
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  bool stopping_ = false;
-  bool connected_ = true;
-  News news_;
-  std::deque<double> history_;
-  std::unique_ptr<grpc::ClientContext> verdict_context_;
-  std::unique_ptr<grpc::ClientContext> step_context_;
-};
+constexpr std::int32_t kSparkline = 20;
 
 std::string StepText(const v1::Step& step) {
   return absl::StrCat("step ", step.step(), "  loss ", Optional(step, &v1::Step::has_loss_nats, &v1::Step::loss_nats), "  max|z| ",
@@ -263,7 +96,7 @@ class Display {
 int Run(const Options& options, Io& io) {
   Connection connection(options, io);
   Watcher watcher(connection, options.operand(0));
-  if (const grpc::Status status = watcher.LoadHistory(); !status.ok()) return connection.Explain(status, io);
+  if (const grpc::Status status = watcher.LoadHistory(kSparkline); !status.ok()) return connection.Explain(status, io);
   watcher.Start();
   Display display(options, io);
   std::int64_t left = options.Integer("count", INT64_MAX);

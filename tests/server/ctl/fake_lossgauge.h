@@ -39,11 +39,13 @@ class FakeLossGauge final : public v1::LossGauge::Service {
   std::vector<std::vector<v1::WatchStepsResponse>> step_streams;  // one list a connection: sent, then the stream breaks
   std::size_t page = 1000;                                         // steps or incidents in an answer
   std::chrono::milliseconds delay{0};
+  bool silent_verdicts = false;
   // What it was asked.
   v1::ListStepsRequest last_steps_request;
   v1::AcknowledgeIncidentRequest last_acknowledgement;
   v1::ReportActionRequest last_report;
   std::vector<std::uint64_t> watch_tokens;
+  std::atomic<int> verdict_watches{0};
 
   grpc::Status ListRuns(grpc::ServerContext* context, const v1::ListRunsRequest*, v1::ListRunsResponse* answer) override {
     // Ends early when the client has given up.
@@ -104,7 +106,8 @@ class FakeLossGauge final : public v1::LossGauge::Service {
   grpc::Status WatchVerdict(grpc::ServerContext* context, const v1::WatchVerdictRequest* request,
                             grpc::ServerWriter<v1::Verdict>* writer) override {
     if (runs.count(request->run()) == 0) return NoRun(request->run());
-    writer->Write(runs[request->run()].verdict());
+    ++verdict_watches;
+    if (!silent_verdicts) writer->Write(runs[request->run()].verdict());
     WaitForClient(context);
     return grpc::Status::OK;
   }

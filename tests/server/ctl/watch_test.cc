@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/ctl/connection.h"
+#include "server/ctl/watcher.h"
 #include "tests/server/ctl/fake_lossgauge.h"
 #include "tests/server/ctl/session.h"
 
@@ -75,6 +77,23 @@ TEST_F(CtlWatch, WritesOneObjectALineAsJson) {
   }
   EXPECT_THAT(session.out, HasSubstr("\"lossNats\":2.5"));
   EXPECT_THAT(session.out, Not(HasSubstr("\x1b")));
+}
+
+TEST_F(CtlWatch, OpensASilentStreamAnew) {
+  fake.silent_verdicts = true;  // a connection whose other end has gone without a word
+  std::ostringstream out;
+  Io io{out, out};
+  io.environment = [this](const char*) { return fake.address(); };
+  Connection connection(Options(), io);
+  Watcher watcher(connection, "demo", std::chrono::milliseconds(50));
+  ASSERT_TRUE(watcher.LoadHistory(20).ok());
+  watcher.Start();
+  bool connected = true;
+  for (int tries = 0; tries < 2000 && (connected || fake.verdict_watches < 2); ++tries) {
+    connected = watcher.Next(std::chrono::milliseconds(10)).connected;
+  }
+  EXPECT_FALSE(connected);
+  EXPECT_GE(fake.verdict_watches, 2);
 }
 
 }  // namespace
