@@ -1,0 +1,397 @@
+// The loop over real rings and a real store, in one process: restarts at every point, a store that cannot write, publication order.
+#include "server/main/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+#include <set>
+
+#include "proto/lossgauge/ring/fixed128.h"
+#include "server/ingest/ring_source.h"
+#include "spdlog/spdlog.h"
+#include "tests/server/fake_judge.h"
+#include "tests/server/fake_producer.h"
+#include "tests/server/manual_clock.h"
+
+namespace lossgauge::main {
+namespace {
+
+using testing::FakeProducer;
+
+// A store that can be told to fail, and that says when it is written.
+class FlakyStore final : public state::Store {
+ public:
+  explicit FlakyStore(std::unique_ptr<state::Store> store) : store_(std::move(store)) {}
+  std::string open_note() const override { return store_->open_note(); }
+  absl::Status Commit(const state::Transaction& transaction) override {
+    ++commits;
+    if (on_commit) on_commit();
+    if (broken) return absl::ResourceExhaustedError("no space left on device");
+    return store_->Commit(transaction);
+  }
+  absl::StatusOr<std::vector<state::CursorRow>> LoadCursors() override { return store_->LoadCursors(); }
+  absl::StatusOr<std::vector<state::RunRow>> LoadRuns() override { return store_->LoadRuns(); }
+  absl::StatusOr<std::vector<state::LedgerEntry>> LoadLedger(const std::string& run) override { return store_->LoadLedger(run); }
+  absl::Status Prune(state::TimeNs now_ns) override { return store_->Prune(now_ns); }
+  std::uint64_t bytes() const override { return store_->bytes(); }
+  std::shared_ptr<state::HistoryReader> reader() override { return store_->reader(); }
+
+  bool broken = false;
+  int commits = 0;
+  std::function<void()> on_commit;
+
+ private:
+  std::unique_ptr<state::Store> store_;
+};
+
+class PipelineTest : public ::testing::Test {
+ protected:
+  PipelineTest() {
+    spdlog::set_level(spdlog::level::off);
+    std::filesystem::create_directory(rings());
+    Open();
+  }
+  std::string rings() const { return directory_.path() + "/rings"; }
+
+  void Open() {
+    state::StoreOptions options;
+    options.directory = directory_.path() + "/state";
+    auto store = state::Store::Open(options);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = std::make_unique<FlakyStore>(*std::move(store));
+    book_ = std::make_unique<state::RunBook>(state::RunBookOptions{}, &judges_, store_.get(), clock_.NowNs());
+    ASSERT_TRUE(book_->Load(clock_.NowNs()).ok());
+    ingest::RingSourceOptions source_options;
+    source_options.directories = {rings()};
+    source_ = std::make_unique<ingest::RingSource>(source_options, &clock_);
+    pipeline_ = std::make_unique<Pipeline>(PipelineOptions{}, &clock_, book_.get(), store_.get(), &board_, &mailbox_,
+                                           std::vector<state::RecordSource*>{source_.get()});
+  }
+  // As SIGKILL would: nothing is said, nothing is written.
+  void Kill() {
+    pipeline_.reset();
+    source_.reset();
+    book_.reset();
+    store_.reset();
+    judges_ = testing::FakeJudges();
+  }
+  void Cycle(double seconds = 0.11) {
+    clock_.Advance(static_cast<std::int64_t>(seconds * 1e9));
+    while (pipeline_->RunCycle() == 0) {
+    }
+  }
+  std::unique_ptr<FakeProducer> Producer(std::uint32_t rank, std::uint32_t world, const std::string& run = "run") {
+    testing::FakeProducerOptions options;
+    options.directory = rings();
+    options.run = run;
+    options.rank = rank;
+    options.world_size = world;
+    return std::make_unique<FakeProducer>(options);
+  }
+  std::shared_ptr<const state::RunSnapshot> Run(const std::string& run = "run") { return state::FindRun(*board_.Get(), run); }
+  std::vector<state::StepSummary> History(const std::string& run = "run") {
+    state::StepQuery query;
+    query.run = run;
+    query.limit = 1'000'000;
+    auto steps = store_->reader()->ReadSteps(query);
+    EXPECT_TRUE(steps.ok()) << steps.status();
+    return *std::move(steps);
+  }
+
+  testing::ScratchDirectory directory_;
+  testing::ManualClock clock_;
+  testing::FakeJudges judges_;
+  state::SnapshotBoard board_;
+  state::Mailbox mailbox_;
+  std::unique_ptr<FlakyStore> store_;
+  std::unique_ptr<state::RunBook> book_;
+  std::unique_ptr<ingest::RingSource> source_;
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+TEST_F(PipelineTest, StepsReachSnapshotAndHistory) {
+  auto producer = Producer(0, 1);
+  producer->PublishSteps(0, 99);
+  Cycle();
+  ASSERT_NE(Run(), nullptr);
+  EXPECT_EQ(Run()->last_step->step, 99);
+  EXPECT_EQ(History().size(), 100u);
+  EXPECT_EQ(board_.Get()->self.rings_attached, 1u);
+}
+
+TEST_F(PipelineTest, NothingIsPublishedBeforeItIsInTheStore) {
+  auto producer = Producer(0, 1);
+  store_->on_commit = [&] {
+    const auto run = Run();
+    const std::uint64_t published = run == nullptr ? 1 : run->next_sequence;
+    EXPECT_LE(published, History().size() + 1);
+  };
+  for (int step = 0; step < 50; ++step) {
+    producer->PublishStep(step);
+    Cycle(0.02);
+    const auto run = Run();
+    if (run != nullptr && run->last_step != nullptr) {
+      EXPECT_LE(run->last_step->sequence, History().size());
+    }
+  }
+  EXPECT_GT(store_->commits, 10);
+}
+
+TEST_F(PipelineTest, TransactionsAreBatched) {
+  auto producer = Producer(0, 1);
+  Cycle();
+  const int before = store_->commits;
+  for (int step = 0; step < 100; ++step) {
+    producer->PublishStep(step);
+    Cycle(0.001);
+  }
+  EXPECT_LE(store_->commits - before, 12) << "at most one in 10 ms";
+}
+
+TEST_F(PipelineTest, AStoreThatCannotWriteStopsNothingAndLosesNothingOnceItCan) {
+  auto producer = Producer(0, 1);
+  producer->PublishStep(0);
+  Cycle();
+  store_->broken = true;
+  producer->PublishSteps(1, 9);
+  Cycle(0.5);
+  Cycle(0.5);
+  EXPECT_EQ(Run()->last_step->step, 9) << "monitoring goes on";
+  EXPECT_GT(board_.Get()->self.state_write_errors, 0u);
+  EXPECT_EQ(History().size(), 1u);
+  const int commits = store_->commits;
+  for (int i = 0; i < 50; ++i) {
+    producer->PublishStep(10 + i);
+    Cycle(0.01);
+  }
+  EXPECT_LE(store_->commits - commits, 2) << "not tried at every cycle";
+  store_->broken = false;
+  Cycle(1.1);
+  EXPECT_EQ(History().size(), 60u);
+  Kill();
+  Open();
+  Cycle();
+  EXPECT_EQ(Run()->totals.steps, 60u);
+  EXPECT_EQ(History().size(), 60u);
+}
+
+// observer C9: kills between "read", "joined", "committed" and "published", with two ranks that are never in the same place.
+TEST_F(PipelineTest, RestartsAtAnyPointLoseNothingAndCountNothingTwice) {
+  std::mt19937_64 random(7);
+  constexpr std::int64_t kSteps = 4000;
+  auto a = Producer(0, 2), b = Producer(1, 2);
+  std::int64_t next_a = 0, next_b = 0;
+  std::uint64_t highest_seen = 0;
+  int kills = 0;
+  while (next_a < kSteps || next_b < kSteps) {
+    for (auto n = random() % 40; n > 0 && next_a < kSteps && next_a < next_b + 60; --n) a->PublishStep(next_a++);
+    for (auto n = random() % 40; n > 0 && next_b < kSteps && next_b < next_a + 60; --n) b->PublishStep(next_b++);
+    clock_.Advance(static_cast<std::int64_t>(random() % 20) * 1'000'000);
+    store_->broken = random() % 8 == 0;
+    pipeline_->RunCycle();
+    const bool could_write = !store_->broken;
+    store_->broken = false;
+    if (could_write && Run() != nullptr && Run()->last_step != nullptr) {
+      highest_seen = std::max(highest_seen, Run()->last_step->sequence);
+    }
+    if (random() % 3 == 0) {
+      Kill();
+      Open();
+      ++kills;
+      EXPECT_GE(History().size() + 1, 1u);
+    }
+  }
+  for (int i = 0; i < 5; ++i) Cycle(1.1);
+  EXPECT_GT(kills, 40);
+  for (const auto& [rank, producer] : {std::pair{0, a.get()}, std::pair{1, b.get()}}) {
+    const state::RankTotals& totals = Run()->ranks[static_cast<std::size_t>(rank)].totals;
+    EXPECT_EQ(totals.steps, producer->last().total_steps);
+    EXPECT_EQ(totals.finite_tokens, producer->last().total_finite_tokens);
+    EXPECT_EQ(lg_fixed128_compare(totals.nll_sum, producer->last().total_nll_sum), 0);
+    EXPECT_EQ(totals.records_read, producer->published());
+    for (const std::uint64_t lost : totals.records_lost) EXPECT_EQ(lost, 0u);
+  }
+  const auto history = History();
+  ASSERT_EQ(history.size(), static_cast<std::size_t>(kSteps));
+  for (std::size_t i = 0; i < history.size(); ++i) {
+    ASSERT_EQ(history[i].sequence, i + 1);
+    ASSERT_EQ(history[i].step, static_cast<std::int64_t>(i));
+    ASSERT_TRUE(history[i].complete) << i;
+  }
+  EXPECT_EQ(judges_.told("run")->steps_known, static_cast<std::uint64_t>(kSteps));
+}
+
+TEST_F(PipelineTest, WhatAReaderHasSeenARestartDoesNotTakeBack) {
+  auto producer = Producer(0, 1);
+  std::uint64_t seen = 0;
+  std::map<std::uint64_t, std::int64_t> step_of_sequence;
+  for (int round = 0; round < 60; ++round) {
+    producer->PublishSteps(round * 10, round * 10 + 9);
+    clock_.Advance(4'000'000);
+    pipeline_->RunCycle();
+    if (const auto run = Run(); run != nullptr && run->last_step != nullptr) {
+      EXPECT_GE(run->last_step->sequence, seen) << "a resume token never goes back";
+      seen = run->last_step->sequence;
+      for (const auto& chunk : run->recent_steps) {
+        for (const auto& step : *chunk) {
+          const auto [it, fresh] = step_of_sequence.emplace(step->sequence, step->step);
+          EXPECT_EQ(it->second, step->step) << "a sequence number keeps its step";
+        }
+      }
+    }
+    if (round % 4 == 3) {
+      Kill();
+      Open();
+    }
+  }
+}
+
+TEST_F(PipelineTest, CountsAcrossARestartWhatTheRingNoLongerHeld) {
+  auto producer = Producer(0, 1);
+  producer->PublishSteps(0, 99);
+  Cycle();
+  Kill();
+  producer->PublishSteps(100, 1999);
+  Open();
+  Cycle();
+  const state::RankTotals& totals = Run()->ranks[0].totals;
+  EXPECT_EQ(totals.records_lost[0], 1900u - LG_STEP_SLOT_COUNT);
+  EXPECT_EQ(totals.records_read + totals.records_lost[0], 2000u);
+  EXPECT_EQ(totals.steps, 2000u) << "totals stay right across the gap";
+}
+
+// The cursor belongs to a segment: a new one of the same rank begins at its beginning.
+TEST_F(PipelineTest, ANewSegmentDoesNotInheritACursor) {
+  auto first = Producer(0, 1);
+  first->PublishSteps(0, 49);
+  Cycle();
+  first->Die();
+  Cycle(1.1);
+  auto second = Producer(0, 1);
+  second->PublishSteps(50, 59);
+  Cycle(0.2);
+  Kill();
+  Open();
+  Cycle(0.2);
+  EXPECT_EQ(Run()->totals.steps, 60u);
+  EXPECT_EQ(History().size(), 60u);
+}
+
+// observer B1: 50 short runs in sequence.
+TEST_F(PipelineTest, FiftyShortRunsLeaveNothingBehind) {
+  for (int i = 0; i < 50; ++i) {
+    const std::string name = "run" + std::to_string(i);
+    auto producer = Producer(0, 1, name);
+    producer->PublishSteps(0, 9);
+    producer->Close();
+    producer->Die();
+    Cycle(0.3);
+    Cycle(1.2);
+    ASSERT_NE(Run(name), nullptr);
+    EXPECT_TRUE(Run(name)->ended);
+  }
+  EXPECT_EQ(board_.Get()->runs.size(), 50u);
+  Cycle(301);
+  Cycle(2);
+  EXPECT_EQ(board_.Get()->runs.size(), 0u);
+  EXPECT_EQ(board_.Get()->self.rings_attached, 0u) << "files that linger are not read again";
+  Kill();
+  Open();
+  Cycle(3);
+  EXPECT_EQ(board_.Get()->runs.size(), 0u);
+  EXPECT_EQ(History("run7").size(), 10u) << "kept in the store";
+}
+
+TEST_F(PipelineTest, MailboxRequestsAreAnsweredAfterTheCommit) {
+  auto producer = Producer(0, 1);
+  Cycle();
+  absl::Status status = absl::UnknownError("not called");
+  std::uint64_t entries = 0;
+  bool committed_first = false;
+  const int commits = store_->commits;
+  ASSERT_TRUE(mailbox_
+                  .Send(state::Mailbox::Report{"run", {}},
+                        [&](absl::Status s, std::uint64_t n) {
+                          status = s;
+                          entries = n;
+                          committed_first = store_->commits > commits;
+                        })
+                  .ok());
+  Cycle(0.001);
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(entries, 1u);
+  EXPECT_TRUE(committed_first);
+}
+
+// observer B8: the wall clock jumps; steps, order and ages do not.
+TEST_F(PipelineTest, AWallClockThatJumpsMovesNothing) {
+  auto producer = Producer(0, 1);
+  producer->boot_step_ns = 250'000'000;
+  std::int64_t step = 0;
+  for (const std::int64_t hours : {0, -12, 1, 24, 0}) {
+    producer->wall_offset_ns = hours * 3600 * 1'000'000'000;
+    for (int i = 0; i < 10; ++i) producer->PublishStep(step++);
+    Cycle();
+  }
+  const auto history = History();
+  ASSERT_EQ(history.size(), 50u);
+  for (std::size_t i = 0; i < history.size(); ++i) {
+    EXPECT_EQ(history[i].step, static_cast<std::int64_t>(i));
+    if (i > 0) {
+      EXPECT_DOUBLE_EQ(*history[i].step_seconds, 0.25);
+      EXPECT_GE(history[i].receive_time_ns, history[i - 1].receive_time_ns);
+    }
+  }
+  EXPECT_EQ(board_.Get()->self.late_records, 0u);
+}
+
+TEST_F(PipelineTest, TheThreadDrainsWhatIsThereBeforeItEnds) {
+  auto producer = Producer(0, 1);
+  state::SystemClock system_clock;
+  Kill();
+  Open();
+  pipeline_ = std::make_unique<Pipeline>(PipelineOptions{}, &system_clock, book_.get(), store_.get(), &board_, &mailbox_,
+                                         std::vector<state::RecordSource*>{source_.get()});
+  pipeline_->Start();
+  producer->PublishSteps(0, 399);
+  pipeline_->Stop(5'000'000'000);
+  EXPECT_EQ(History().size(), 400u);
+  pipeline_->Stop(0);
+}
+
+TEST_F(PipelineTest, ReadersSeeWholeSnapshotsWhileTheThreadRuns) {
+  state::SystemClock system_clock;
+  Kill();
+  Open();
+  pipeline_ = std::make_unique<Pipeline>(PipelineOptions{}, &system_clock, book_.get(), store_.get(), &board_, &mailbox_,
+                                         std::vector<state::RecordSource*>{source_.get()});
+  auto producer = Producer(0, 1);
+  pipeline_->Start();
+  std::thread reader([&] {
+    std::uint64_t version = 0;
+    for (int i = 0; i < 50; ++i) {
+      const auto snapshot = board_.WaitNewer(version, 20'000'000);
+      version = snapshot->version;
+      for (const auto& run : snapshot->runs) {
+        std::uint64_t last = 0;
+        for (const auto& chunk : run->recent_steps) {
+          for (const auto& step : *chunk) {
+            EXPECT_GT(step->sequence, last);
+            last = step->sequence;
+          }
+        }
+      }
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    producer->PublishStep(i);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  reader.join();
+  pipeline_->Stop(5'000'000'000);
+  EXPECT_EQ(History().size(), 200u);
+}
+
+}  // namespace
+}  // namespace lossgauge::main
