@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -30,13 +31,17 @@ void AddressText(const sockaddr_storage& storage, std::string* ip, int* port) {
 }  // namespace
 
 ConnectionStream::ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping)
-    : socket_(socket), limits_(limits), stopping_(stopping) {}
+    : socket_(socket), limits_(limits), stopping_(stopping) {
+  // Head and body are written apart: with Nagle's algorithm the body would wait for the client's delayed acknowledgement, 40 ms.
+  const int on = 1;
+  setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
 
 ConnectionStream::~ConnectionStream() {
-  // Closing with unread input would send a reset that can overtake our last answer; what is there is taken first.
+  // Closing with unread input would send a reset that can overtake our last answer; what is there is taken first, within reason.
   shutdown(socket_, SHUT_WR);
   char rest[4096];
-  while (recv(socket_, rest, sizeof rest, MSG_DONTWAIT) > 0) {
+  for (int i = 0; i < 32 && recv(socket_, rest, sizeof rest, MSG_DONTWAIT) > 0; ++i) {
   }
   close(socket_);
 }

@@ -1,0 +1,148 @@
+// What a hostile or broken HTTP client can and cannot take from us.
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "tests/server/web/web_fixture.h"
+
+namespace lossgauge::web {
+namespace {
+
+using testing::HttpAnswer;
+using testing::MakeRun;
+using testing::RawConnection;
+
+class WebLimitsTest : public testing::WebFixture {};
+
+TEST_F(WebLimitsTest, ClientsThatSendNothingOrDribbleDoNotShutOutTheScrape) {
+  WebOptions options = Options();
+  options.request_threads = 2;
+  options.max_event_streams = 1;
+  options.request_time = std::chrono::milliseconds(200);
+  options.idle_time = std::chrono::milliseconds(200);
+  StartServer(options);
+  std::vector<std::unique_ptr<RawConnection>> slow;
+  for (int i = 0; i < 20; ++i) {
+    slow.push_back(std::make_unique<RawConnection>(server_->port()));
+    if (i % 2 == 0) slow.back()->Send("GET /metrics HT");
+  }
+  EXPECT_EQ(Get("/metrics").status, 200);
+  // The dribblers have lost their connections, not finished their requests.
+  EXPECT_EQ(slow.front()->ReadAnswer().status, 0);
+}
+
+TEST_F(WebLimitsTest, AByteNowAndThenDoesNotExtendARequestsTime) {
+  WebOptions options = Options();
+  options.request_time = std::chrono::milliseconds(150);
+  StartServer(options);
+  RawConnection connection(server_->port());
+  connection.Send("GET /metrics HTTP/1.1\r\n");
+  bool closed = false;
+  for (int i = 0; i < 400 && !closed; ++i) {
+    closed = !connection.Send("X");
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(closed);
+}
+
+TEST_F(WebLimitsTest, HeadersAndBodiesWithoutEndAreCutOff) {
+  StartServer();
+  {
+    RawConnection connection(server_->port());
+    connection.Send("GET /metrics HTTP/1.1\r\n" + HostLine());
+    bool closed = false;
+    for (int i = 0; i < 200'000 && !closed; ++i) closed = !connection.Send("X-" + std::to_string(i) + ": " + std::string(1000, 'x') + "\r\n");
+    EXPECT_TRUE(closed);
+  }
+  EXPECT_EQ(Get("/" + std::string(9000, 'a')).status, 414);
+  EXPECT_EQ(Get("/metrics?" + std::string(200'000, 'a')).status, 0);
+  EXPECT_EQ(Post("/api/v1/actions", std::string(65 << 10, ' ')).status, 413);
+  EXPECT_EQ(Get("/-/healthy").status, 200);
+}
+
+TEST_F(WebLimitsTest, OddRequestsAreAnsweredOrCutOffAndNothingElseStops) {
+  StartServer();
+  const std::string host = HostLine();
+  const std::string requests[] = {
+      "\r\n\r\n",
+      "GET\r\n\r\n",
+      "GET / HTTP/9.9\r\n" + host + "\r\n",
+      "GET http://evil.example/ HTTP/1.1\r\n" + host + "\r\n",
+      "GET /metrics HTTP/1.1\r\n" + host + "Range: bytes=" + std::string(7000, '0') + "-\r\n\r\n",
+      "GET /metrics HTTP/1.1\r\n" + host + "Range: bytes=0-0" + [] {
+        std::string many;
+        for (int i = 0; i < 1000; ++i) many += ",0-100";
+        return many;
+      }() + "\r\n\r\n",
+      "GET /metrics HTTP/1.1\r\n" + host + "Accept-Encoding: " + std::string(7000, ',') + "\r\n\r\n",
+      "POST /api/v1/actions HTTP/1.1\r\n" + host + "Content-Type: application/json\r\nContent-Length: -1\r\n\r\n{}",
+      "POST /api/v1/actions HTTP/1.1\r\n" + host + "Content-Type: application/json\r\nContent-Length: 99999999999999999999\r\n\r\n{}",
+      "POST /api/v1/actions HTTP/1.1\r\n" + host + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{}",
+      "POST /api/v1/actions HTTP/1.1\r\n" + host + "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 4\r\n\r\n--x\r",
+      std::string("GET /\0/ HTTP/1.1\r\n", 18) + host + "\r\n",
+      "GET /%00%ff HTTP/1.1\r\n" + host + "\r\n",
+      "GET /..%2f..%2fetc/passwd HTTP/1.1\r\n" + host + "\r\n",
+  };
+  for (const std::string& request : requests) {
+    RawConnection connection(server_->port());
+    connection.Send(request);
+    shutdown(connection.fd(), SHUT_WR);
+    connection.ReadAll();
+    ASSERT_EQ(Get("/-/healthy").status, 200) << request.substr(0, 80);
+  }
+}
+
+TEST_F(WebLimitsTest, ARefusedBodyIsNotTakenForTheNextRequest) {
+  StartServer();
+  RawConnection connection(server_->port());
+  const std::string smuggled = "GET /metrics HTTP/1.1\r\n" + HostLine() + "\r\n";
+  connection.Send("POST /api/v1/actions HTTP/1.1\r\n" + HostLine() + "Content-Type: text/plain\r\nContent-Length: " +
+                  std::to_string(smuggled.size()) + "\r\n\r\n" + smuggled);
+  EXPECT_EQ(connection.ReadAnswer().status, 415);
+  EXPECT_EQ(connection.ReadAnswer().status, 0);
+}
+
+TEST_F(WebLimitsTest, AClientThatDoesNotReadLosesItsConnection) {
+  WebOptions options = Options();
+  options.write_stall = std::chrono::milliseconds(100);
+  options.render_metrics = [] { return std::string(std::size_t{64} << 20, 'x'); };
+  options.request_threads = 1;
+  options.max_event_streams = 0;
+  StartServer(options);
+  RawConnection silent(server_->port());
+  silent.Send("GET /metrics HTTP/1.1\r\n" + HostLine() + "\r\n");
+  EXPECT_EQ(Get("/-/healthy").status, 200);  // the only thread has come back
+}
+
+int OpenDescriptors() {
+  int count = 0;
+  DIR* directory = opendir("/proc/self/fd");
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count;
+}
+
+TEST_F(WebLimitsTest, RequestsAndBrokenStreamsLeaveNoDescriptorBehind) {
+  StartServer();
+  Publish({MakeRun("run", 1, 40)});
+  const auto storm = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      EXPECT_EQ(Get("/metrics").status, 200);
+      while (server_->open_event_streams() > 8) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      RawConnection broken(server_->port());
+      broken.Send("GET /api/v1/steps/watch?run=run&after_sequence=0 HTTP/1.1\r\n" + HostLine() + "\r\n");
+      if (i % 2 == 0) broken.ReadUntil("data:");
+    }
+    while (server_->open_event_streams() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  storm(20);
+  const int descriptors = OpenDescriptors();
+  storm(200);
+  EXPECT_LE(std::abs(OpenDescriptors() - descriptors), 5);
+}
+
+}  // namespace
+}  // namespace lossgauge::web
