@@ -1,5 +1,7 @@
-// The three element types of logits, one element at a time. Rounding is to nearest even, NaN stays NaN, also where the machine
-// has no instruction for it. Static on purpose: compiled for several instruction sets, and the linker must not mix them.
+// The three element types of logits, one element at a time. Rounding is to
+// nearest even, NaN stays NaN, also where the machine has no instruction for
+// it. Static on purpose: compiled for several instruction sets, and the linker
+// must not mix them.
 #ifndef LOSSGAUGE_KERNELS_CPU_ELEMENTS_H_
 #define LOSSGAUGE_KERNELS_CPU_ELEMENTS_H_
 
@@ -42,7 +44,8 @@ static inline std::uint16_t FloatToFp16(float value) {
   if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and more round to infinity
   if (magnitude < 0x38800000u) {
-    // Subnormal: adding 0.5 leaves the last bit worth 2^-24, and the addition rounds to nearest even.
+    // Subnormal: adding 0.5 leaves the last bit worth 2^-24, and the addition
+    // rounds to nearest even.
     const float shifted = BitsToFloat(magnitude) + 0.5f;
     return static_cast<std::uint16_t>(sign | (FloatToBits(shifted) - 0x3f000000u));
   }

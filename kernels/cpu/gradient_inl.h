@@ -1,8 +1,11 @@
-// The sweep that writes a row's gradient, with the two signals that exist only there: the mass of the fp32 probabilities, and
-// the squares of the gradient as emitted (after rounding to the logits' dtype).
+// The sweep that writes a row's gradient, with the two signals that exist only
+// there: the mass of the fp32 probabilities, and the squares of the gradient as
+// emitted (after rounding to the logits' dtype).
 //
-// g = (p * (1 + 2 lambda log Z) - e/V) * slope * factor in one fused operation for every column but the target, p = exp(d) /
-// sum. The target's own p - 1 + ... is formed in double from the sum of the others, so that it keeps its digits when p -> 1.
+// g = (p * (1 + 2 lambda log Z) - e/V) * slope * factor in one fused operation
+// for every column but the target, p = exp(d) / sum. The target's own p - 1 +
+// ... is formed in double from the sum of the others, so that it keeps its
+// digits when p -> 1.
 #ifndef LOSSGAUGE_KERNELS_CPU_GRADIENT_INL_H_
 #define LOSSGAUGE_KERNELS_CPU_GRADIENT_INL_H_
 
@@ -20,46 +23,60 @@ struct GradientRow {
   double weight;  // 1 + 2 lambda log Z
   double smoothing;
   double target_slope;
-  double factor;   // upstream * grad_scale / denominator; finite, not 0
-  double restore;  // what undoes it: denominator / (upstream * grad_scale)
+  double factor;     // upstream * grad_scale / denominator; finite, not 0
+  double restore;    // what undoes it: denominator / (upstream * grad_scale)
+  bool is_unbiased;  // the kept exponentials are without kExpBias
 };
+
+// With a factor this small, taking the bias back in the same product would
+// underflow: it is taken from the exponentials first.
+HWY_INLINE bool NeedsUnbiasing(const GradientRow &row) {
+  const double factor = row.weight * row.factor / row.sum;
+  return factor < 0x1p-60 && factor > -0x1p-60;
+}
+HWY_NOINLINE void Unbias(std::int64_t columns, float *exponentials) {
+  const VF unbias = hn::Set(DF(), 1.0f / kExpBias);
+  for (std::int64_t j = 0; j < columns; j += kLanes) {
+    hn::Store(hn::Mul(hn::Load(DF(), exponentials + j), unbias), DF(), exponentials + j);
+  }
+}
 
 struct GradientSignals {
   double mass = 0;
   double squares = 0;  // of the emitted gradient * restore
 };
 
-template <class Element, bool kSignals, class Reader>
-HWY_NOINLINE GradientSignals WriteGradient(const GradientRow& row, const Reader& reader, const RowShape& shape,
-                                           unsigned char* to) {
+// `slopes` is null unless kMapped. kStream: `to` is aligned to a vector.
+template <class Element, bool kSignals, bool kMapped, bool kStream>
+HWY_NOINLINE GradientSignals WriteGradient(const GradientRow &row, const RowShape &shape, const float *exponentials,
+                                           const float *slopes, unsigned char *to) {
   const DF df;
-  const double p_factor = row.weight * row.factor / row.sum;
-  const double magnitude = p_factor < 0 ? -p_factor : p_factor;
-  // A tiny factor would vanish when the bias of the exponential is taken back from it.
-  const int bias = magnitude < 0x1p-40 ? 0 : 64;
-  const double unbias = bias == 0 ? 1.0 : 0x1p-64;
-  const ExpConstants constants = MakeExp(bias);
-  const VF magic = hn::Set(df, constants.magic);
-  const VF lowest = hn::Set(df, constants.lowest);
-  const VF scale = hn::Set(df, static_cast<float>(p_factor * unbias));
-  const VF p_scale = hn::Set(df, static_cast<float>(unbias / row.sum));
+  const double unbias = row.is_unbiased ? 1.0 : 1.0 / static_cast<double>(kExpBias);
+  const double factor = row.weight * row.factor;
   const double uniform = row.smoothing / static_cast<double>(shape.columns);
+  const VF scale = hn::Set(df, static_cast<float>(factor / row.sum * unbias));
+  const VF p_scale = hn::Set(df, static_cast<float>(unbias / row.sum));
   const VF offset = hn::Set(df, static_cast<float>(-uniform * row.factor));
-  const float largest = 3.4028234e38f;
-  const double magnitude_restore = row.restore < 0 ? -row.restore : row.restore;
-  const VF restore =
-      hn::Set(df, magnitude_restore > static_cast<double>(largest) ? largest : static_cast<float>(magnitude_restore));
+  constexpr double kLargestFloat = 3.4028234663852886e38;
+  const double magnitude = row.restore < 0 ? -row.restore : row.restore;
+  const VF restore = hn::Set(df, static_cast<float>(magnitude < kLargestFloat ? magnitude : kLargestFloat));
   DoubleSum mass, squares;
   for (std::int64_t begin = 0; begin < shape.columns; begin += kBlock) {
     BlockSum block_mass, block_squares;
+    const float *kept = exponentials + begin;
     if (HWY_LIKELY(shape.IsWhole(begin))) {
-      unsigned char* block = to + begin * Element::kBytes;
+      unsigned char *block = to + begin * Element::kBytes;
       for (int j = 0; j < kUnroll; ++j) {
-        const std::int64_t column = begin + j * kLanes;
-        const VF exponential = ScaledExp(reader.D(column), magic, lowest);
+        const VF exponential = hn::Load(df, kept + j * kLanes);
         VF gradient = hn::MulAdd(exponential, scale, offset);
-        if constexpr (Reader::kMapped) gradient = hn::Mul(gradient, reader.Slope(column));
-        const VF emitted = Element::Store(gradient, block + j * kLanes * Element::kBytes);
+        if constexpr (kMapped) gradient = hn::Mul(gradient, hn::Load(df, slopes + begin + j * kLanes));
+        unsigned char *at = block + j * kLanes * Element::kBytes;
+        VF emitted;
+        if constexpr (kStream) {
+          emitted = Element::Stream(gradient, at);
+        } else {
+          emitted = Element::Store(gradient, at);
+        }
         if constexpr (kSignals) {
           block_mass.Put(j, hn::Mul(exponential, p_scale));
           const VF restored = hn::Mul(emitted, restore);
@@ -67,14 +84,12 @@ HWY_NOINLINE GradientSignals WriteGradient(const GradientRow& row, const Reader&
         }
       }
     } else {
-      HWY_ALIGN float staged[kBlock];
       HWY_ALIGN float restored[kBlock];
       HWY_ALIGN unsigned char out[kBlock * Element::kBytes];
-      reader.Stage(shape, begin, staged);
       for (int j = 0; j < kUnroll; ++j) {
-        const VF exponential = ScaledExp(hn::Load(df, staged + j * kLanes), magic, lowest);
+        const VF exponential = hn::Load(df, kept + j * kLanes);
         VF gradient = hn::MulAdd(exponential, scale, offset);
-        if constexpr (Reader::kMapped) gradient = hn::Mul(gradient, reader.Slope(begin + j * kLanes));
+        if constexpr (kMapped) gradient = hn::Mul(gradient, hn::Load(df, slopes + begin + j * kLanes));
         const VF emitted = Element::Store(gradient, out + j * kLanes * Element::kBytes);
         if constexpr (kSignals) {
           block_mass.Put(j, hn::Mul(exponential, p_scale));
@@ -109,17 +124,18 @@ HWY_NOINLINE GradientSignals WriteGradient(const GradientRow& row, const Reader&
   return {mass.Total() + static_cast<double>(target_p), squares.Total()};
 }
 
-// A factor that is not finite (the probe of a loss scaler): what was written at factor 1 is multiplied one by one.
+// A factor that is not finite (the probe of a loss scaler): what was written at
+// factor 1 is multiplied one by one.
 template <class Element>
-HWY_NOINLINE void MultiplyRow(std::int64_t columns, float factor, unsigned char* row) {
+HWY_NOINLINE void MultiplyRow(std::int64_t columns, float factor, unsigned char *row) {
   for (std::int64_t j = 0; j < columns; ++j) {
-    unsigned char* at = row + j * Element::kBytes;
+    unsigned char *at = row + j * Element::kBytes;
     Element::StoreOne(Element::LoadOne(at) * factor, at);
   }
 }
 
 template <class Element>
-HWY_NOINLINE bool HasNonfinite(std::int64_t columns, const unsigned char* row) {
+HWY_NOINLINE bool HasNonfinite(std::int64_t columns, const unsigned char *row) {
   for (std::int64_t j = 0; j < columns; ++j) {
     if ((FloatToBits(Element::LoadOne(row + j * Element::kBytes)) & 0x7f800000u) == 0x7f800000u) return true;
   }

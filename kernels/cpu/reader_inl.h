@@ -1,13 +1,16 @@
-// How the row loops see the logits of one row: as `d = z - max`, a block of columns at a time, wherever z comes from.
+// How the row loops see the logits of one row: as `d = z - max`, a block of
+// columns at a time, wherever z comes from.
 //
-//   Direct   z is the caller's logit, read anew in each sweep (a row of 128k fp32 logits stays in the second-level cache)
-//   Mapped   z = softcap(scale * logit), computed once in double into scratch: rounded to fp32, a capped logit of 30 would
-//   already
+//   Direct   z is the caller's logit, read anew in each sweep (a row of 128k
+//   fp32 logits stays in the second-level cache) Mapped   z = softcap(scale *
+//   logit), computed once in double into scratch: rounded to fp32, a capped
+//   logit of 30 would already
 //            cost 1e-6 of its probability
 //
-// The last block of a row and the block that holds the target are staged: copied to the stack, lanes that are no column (or are
-// the target, whose exponential is kept apart) set to -inf after the mapping, so that no soft cap can turn a padding lane into
-// a logit.
+// The last block of a row and the block that holds the target are staged:
+// copied to the stack, lanes that are no column (or are the target, whose
+// exponential is kept apart) set to -inf after the mapping, so that no soft cap
+// can turn a padding lane into a logit.
 #ifndef LOSSGAUGE_KERNELS_CPU_READER_INL_H_
 #define LOSSGAUGE_KERNELS_CPU_READER_INL_H_
 
@@ -27,11 +30,12 @@ struct RowShape {
   HWY_INLINE bool IsWhole(std::int64_t begin) const { return columns - begin >= kBlock && !HasTarget(begin); }
 };
 
-// z of up to one block as floats; lanes from `width` on repeat the block's first column.
+// z of up to one block as floats; lanes from `width` on repeat the block's
+// first column.
 template <class Element>
-HWY_INLINE void CopyBlock(const unsigned char* row, std::int64_t begin, std::int64_t width, float* to) {
+HWY_INLINE void CopyBlock(const unsigned char *row, std::int64_t begin, std::int64_t width, float *to) {
   HWY_ALIGN unsigned char raw[kBlock * Element::kBytes];
-  const unsigned char* from = row + begin * Element::kBytes;
+  const unsigned char *from = row + begin * Element::kBytes;
   __builtin_memcpy(raw, from, static_cast<std::size_t>(width * Element::kBytes));
   for (std::int64_t j = width; j < kBlock; ++j) __builtin_memcpy(raw + j * Element::kBytes, from, Element::kBytes);
   for (std::int64_t j = 0; j < kBlock; j += kLanes) hn::Store(Element::Load(raw + j * Element::kBytes), DF(), to + j);
@@ -41,12 +45,11 @@ template <class Element>
 class DirectReader {
  public:
   static constexpr bool kMapped = false;
-  DirectReader(const unsigned char* row, float max) : row_(row), max_(max) {}
+  DirectReader(const unsigned char *row, float max) : row_(row), max_(max) {}
   HWY_INLINE VF D(std::int64_t column) const {
     return hn::Sub(Element::Load(row_ + column * Element::kBytes), hn::Set(DF(), max_));
   }
-  HWY_INLINE VF Slope(std::int64_t) const { return hn::Set(DF(), 1.0f); }
-  void Stage(const RowShape& shape, std::int64_t begin, float* d) const {
+  void Stage(const RowShape &shape, std::int64_t begin, float *d) const {
     const std::int64_t width = shape.Width(begin);
     CopyBlock<Element>(row_, begin, width, d);
     const VF max = hn::Set(DF(), max_);
@@ -55,7 +58,7 @@ class DirectReader {
     if (shape.HasTarget(begin)) d[shape.target - begin] = -kInfinity;
   }
   // d in double, for rows whose loss hangs on far smaller logits.
-  void StagePrecise(const RowShape& shape, std::int64_t begin, double* d) const {
+  void StagePrecise(const RowShape &shape, std::int64_t begin, double *d) const {
     HWY_ALIGN float z[kBlock];
     const std::int64_t width = shape.Width(begin);
     CopyBlock<Element>(row_, begin, width, z);
@@ -65,18 +68,18 @@ class DirectReader {
   }
 
  private:
-  const unsigned char* row_;
+  const unsigned char *row_;
   float max_;
 };
 
 class MappedReader {
  public:
   static constexpr bool kMapped = true;
-  MappedReader(const RowScratch& scratch, double max) : scratch_(scratch), max_(max) {}
+  MappedReader(const RowScratch &scratch, double max) : scratch_(scratch), max_(max) {}
   HWY_INLINE VF D(std::int64_t column) const {
     const DD dd;
     const VD max = hn::Set(dd, max_);
-    const double* z = scratch_.logits + column;
+    const double *z = scratch_.logits + column;
 #if HWY_TARGET == HWY_SCALAR
     return Narrow(hn::Sub(hn::LoadU(dd, z), max));
 #else
@@ -85,14 +88,13 @@ class MappedReader {
     return hn::Combine(DF(), high, low);
 #endif
   }
-  HWY_INLINE VF Slope(std::int64_t column) const { return hn::LoadU(DF(), scratch_.slopes + column); }
-  void Stage(const RowShape& shape, std::int64_t begin, float* d) const {
+  void Stage(const RowShape &shape, std::int64_t begin, float *d) const {
     const std::int64_t width = shape.Width(begin);
     for (std::int64_t j = 0; j < width; ++j) d[j] = static_cast<float>(scratch_.logits[begin + j] - max_);
     for (std::int64_t j = width; j < kBlock; ++j) d[j] = -kInfinity;
     if (shape.HasTarget(begin)) d[shape.target - begin] = -kInfinity;
   }
-  void StagePrecise(const RowShape& shape, std::int64_t begin, double* d) const {
+  void StagePrecise(const RowShape &shape, std::int64_t begin, double *d) const {
     const std::int64_t width = shape.Width(begin);
     for (std::int64_t j = 0; j < width; ++j) d[j] = scratch_.logits[begin + j] - max_;
     for (std::int64_t j = width; j < kBlock; ++j) d[j] = -HUGE_VAL;
@@ -100,7 +102,7 @@ class MappedReader {
   }
 
  private:
-  const RowScratch& scratch_;
+  const RowScratch &scratch_;
   double max_;
 };
 

@@ -1,5 +1,5 @@
-// The sweeps that read a row: largest logit and largest magnitude, then the sum of the exponentials of all columns but the
-// target.
+// The sweeps that read a row: largest logit and largest magnitude, then the sum
+// of the exponentials of all columns but the target.
 #ifndef LOSSGAUGE_KERNELS_CPU_REDUCE_INL_H_
 #define LOSSGAUGE_KERNELS_CPU_REDUCE_INL_H_
 
@@ -11,7 +11,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 struct RowExtremes {
-  double before;  // largest logit of the columns before the target, -inf if there is none
+  double before;  // largest logit of the columns before the target, -inf if
+                  // there is none
   double after;
   double target;
   float max_abs;  // largest finite magnitude
@@ -25,7 +26,7 @@ constexpr std::uint32_t kInfinityBits = 0x7f800000u;
 
 // Rows with a NaN or an infinity, looked at one by one: they are rare.
 template <class ValueAt>
-HWY_NOINLINE void ClassifyNonfinite(std::int64_t columns, const ValueAt& value_at, RowExtremes* extremes) {
+HWY_NOINLINE void ClassifyNonfinite(std::int64_t columns, const ValueAt &value_at, RowExtremes *extremes) {
   float max_abs = -1;
   bool nan = false;
   for (std::int64_t j = 0; j < columns; ++j) {
@@ -46,7 +47,7 @@ HWY_NOINLINE void ClassifyNonfinite(std::int64_t columns, const ValueAt& value_a
 }
 
 template <class Element>
-HWY_NOINLINE RowExtremes FindExtremes(const unsigned char* row, const RowShape& shape) {
+HWY_NOINLINE RowExtremes FindExtremes(const unsigned char *row, const RowShape &shape) {
   const DF df;
   const DU du;
   const VF lowest = hn::Set(df, -kInfinity);
@@ -58,7 +59,7 @@ HWY_NOINLINE RowExtremes FindExtremes(const unsigned char* row, const RowShape& 
   const auto take = [&]() { return hn::GetLane(hn::MaxOfLanes(df, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3)))); };
   for (std::int64_t begin = 0; begin < shape.columns; begin += kBlock) {
     if (HWY_LIKELY(shape.IsWhole(begin))) {
-      const unsigned char* from = row + begin * Element::kBytes;
+      const unsigned char *from = row + begin * Element::kBytes;
       constexpr std::int64_t kStep = kLanes * Element::kBytes;
       for (int j = 0; j < 8; j += 4) {
         const VF v0 = Element::Load(from + (j + 0) * kStep), v1 = Element::Load(from + (j + 1) * kStep);
@@ -99,11 +100,12 @@ HWY_NOINLINE RowExtremes FindExtremes(const unsigned char* row, const RowShape& 
   return extremes;
 }
 
-// z = softcap(scale * logit) and dz/dlogit of one row into scratch. tanh and its slope come from one exponential: 1 - tanh^2
-// formed from tanh would lose all its digits where the cap bites.
+// z = softcap(scale * logit) and dz/dlogit of one row into scratch. tanh and
+// its slope come from one exponential: 1 - tanh^2 formed from tanh would lose
+// all its digits where the cap bites.
 template <class Element>
-HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob& job, const unsigned char* row, const RowShape& shape,
-                                const RowScratch& scratch) {
+HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob &job, const unsigned char *row, const RowShape &shape,
+                                const RowScratch &scratch) {
   const DD dd;
   const DFH half;
   const VD scale = hn::Set(dd, job.logit_scale);
@@ -139,7 +141,7 @@ HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob& job, const unsigned char*
   std::uint32_t largest = 0;
   for (std::int64_t j = 0; j < shape.columns; ++j) {
     const double z = scratch.logits[j];
-    double& max = j < shape.target ? extremes.before : extremes.after;
+    double &max = j < shape.target ? extremes.before : extremes.after;
     if (j != shape.target && z > max) max = z;
     const std::uint32_t magnitude = FloatToBits(static_cast<float>(z)) & 0x7fffffffu;
     largest = magnitude > largest ? magnitude : largest;
@@ -158,12 +160,11 @@ struct RowSums {
   double differences = 0;   // sum of d over all columns but the target; only if asked for
 };
 
-template <bool kDifferences, class Reader>
-HWY_NOINLINE RowSums SumRow(const Reader& reader, const RowShape& shape) {
+// Writes the exponentials (times kExpBias; 0 for the target and for lanes that
+// are no column) to `keep` if kKeep.
+template <bool kDifferences, bool kKeep, class Reader>
+HWY_NOINLINE RowSums SumRow(const Reader &reader, const RowShape &shape, float *keep) {
   const DF df;
-  const ExpConstants constants = MakeExp(64);
-  const VF magic = hn::Set(df, constants.magic);
-  const VF lowest = hn::Set(df, constants.lowest);
   DoubleSum exponentials, differences;
   double staged_differences = 0;
   for (std::int64_t begin = 0; begin < shape.columns; begin += kBlock) {
@@ -171,14 +172,20 @@ HWY_NOINLINE RowSums SumRow(const Reader& reader, const RowShape& shape) {
     if (HWY_LIKELY(shape.IsWhole(begin))) {
       for (int j = 0; j < kUnroll; ++j) {
         const VF d = reader.D(begin + j * kLanes);
-        exponential.Put(j, ScaledExp(d, magic, lowest));
+        const VF value = BiasedExp(d);
+        exponential.Put(j, value);
+        if constexpr (kKeep) hn::Store(value, df, keep + begin + j * kLanes);
         if constexpr (kDifferences) difference.Put(j, d);
       }
       if constexpr (kDifferences) differences.Add(difference.Total());
     } else {
       HWY_ALIGN float staged[kBlock];
       reader.Stage(shape, begin, staged);
-      for (int j = 0; j < kUnroll; ++j) exponential.Put(j, ScaledExp(hn::Load(df, staged + j * kLanes), magic, lowest));
+      for (int j = 0; j < kUnroll; ++j) {
+        const VF value = BiasedExp(hn::Load(df, staged + j * kLanes));
+        exponential.Put(j, value);
+        if constexpr (kKeep) hn::Store(value, df, keep + begin + j * kLanes);
+      }
       if constexpr (kDifferences) {
         const std::int64_t width = shape.Width(begin);
         for (std::int64_t j = 0; j < width; ++j) {
@@ -188,13 +195,14 @@ HWY_NOINLINE RowSums SumRow(const Reader& reader, const RowShape& shape) {
     }
     exponentials.Add(exponential.Total());
   }
-  return {exponentials.Total() * 0x1p-64, kDifferences ? differences.Total() + staged_differences : 0.0};
+  return {exponentials.Total() / static_cast<double>(kExpBias), kDifferences ? differences.Total() + staged_differences : 0.0};
 }
 
-// The same sum of exponentials with d and exp in double. Where the target leads by 16 nats or more, the whole loss is this sum,
-// and the rounding of d to fp32 alone would cost it 1e-6.
+// The same sum of exponentials with d and exp in double. Where the target leads
+// by 16 nats or more, the whole loss is this sum, and the rounding of d to fp32
+// alone would cost it 1e-6.
 template <class Reader>
-HWY_NOINLINE double SumPrecisely(const Reader& reader, const RowShape& shape) {
+HWY_NOINLINE double SumPrecisely(const Reader &reader, const RowShape &shape) {
   const DD dd;
   VD sum = hn::Zero(dd);
   for (std::int64_t begin = 0; begin < shape.columns; begin += kBlock) {
@@ -210,11 +218,27 @@ HWY_NOINLINE double SumPrecisely(const Reader& reader, const RowShape& shape) {
 
 // First column whose magnitude is `max_abs`.
 template <class ValueAt>
-HWY_NOINLINE std::int64_t FindMagnitude(std::int64_t columns, float max_abs, const ValueAt& value_at) {
-  for (std::int64_t j = 0; j < columns; ++j) {
+HWY_INLINE std::int64_t FindMagnitudeFrom(std::int64_t begin, std::int64_t columns, float max_abs, const ValueAt &value_at) {
+  for (std::int64_t j = begin; j < columns; ++j) {
     if (__builtin_fabsf(value_at(j)) == max_abs) return j;
   }
   return 0;
+}
+
+template <class Element>
+HWY_NOINLINE std::int64_t FindMagnitude(const unsigned char *row, std::int64_t columns, float max_abs) {
+  const DF df;
+  const VF wanted = hn::Set(df, max_abs);
+  std::int64_t begin = 0;
+  for (; begin + kBlock <= columns; begin += kBlock) {
+    auto hit = hn::Eq(hn::Abs(Element::Load(row + begin * Element::kBytes)), wanted);
+    for (int j = 1; j < kUnroll; ++j) {
+      hit = hn::Or(hit, hn::Eq(hn::Abs(Element::Load(row + (begin + j * kLanes) * Element::kBytes)), wanted));
+    }
+    if (!hn::AllFalse(df, hit)) break;
+  }
+  return FindMagnitudeFrom(begin, columns, max_abs,
+                           [row](std::int64_t j) { return Element::LoadOne(row + j * Element::kBytes); });
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
-// One launch's share of rows: what each row is (masked, bad target, finite or not), its loss, its gradient, its signals.
+// One launch's share of rows: what each row is (masked, bad target, finite or
+// not), its loss, its gradient, its signals.
 //
-// A row's bits depend on that row and on the call's options alone, never on threads, alignment or what else is asked for. Sums
-// over rows are integers, so their order does not show.
+// A row's bits depend on that row and on the call's options alone, never on
+// threads, alignment or what else is asked for. Sums over rows are integers, so
+// their order does not show.
 #ifndef LOSSGAUGE_KERNELS_CPU_ROW_INL_H_
 #define LOSSGAUGE_KERNELS_CPU_ROW_INL_H_
 
@@ -21,7 +23,7 @@ constexpr double kLargestTerm = 0x1p31;  // abs NLL and abs log Z of a row in th
 constexpr double kLargestSquare = 0x1p62;
 constexpr double kLargestMass = 0x1p16;
 
-static HWY_INLINE void AddTerm(double value, double limit, bool* clamped, lg_fixed128* sum) {
+static HWY_INLINE void AddTerm(double value, double limit, bool *clamped, lg_fixed128 *sum) {
   if (value > limit) value = limit, *clamped = true;
   if (value < -limit) value = -limit, *clamped = true;
   *sum = lg_fixed128_add(*sum, lg_fixed128_from_double(value));
@@ -30,12 +32,12 @@ static HWY_INLINE void AddTerm(double value, double limit, bool* clamped, lg_fix
 template <class Element>
 class RowWorker {
  public:
-  RowWorker(const CrossEntropyJob& job, const RowScratch& scratch, LaunchCounters* counters)
+  RowWorker(const CrossEntropyJob &job, const RowScratch &scratch, LaunchCounters *counters)
       : job_(job), scratch_(scratch), counters_(counters), plain_(IsPlain(job)) {}
 
   void Run(std::int64_t row) {
     const std::int64_t target = Target(row);
-    unsigned char* grad = job_.grad != nullptr ? job_.grad + row * job_.grad_row_stride_bytes : nullptr;
+    unsigned char *grad = job_.grad != nullptr ? job_.grad + row * job_.grad_row_stride_bytes : nullptr;
     ++counters_->tokens;
     const bool masked = target == job_.ignore_index;
     if (masked || target < 0 || target >= job_.vocab_size) {
@@ -54,7 +56,7 @@ class RowWorker {
       __builtin_memset(grad + job_.vocab_size * Element::kBytes, 0,
                        static_cast<std::size_t>((job_.columns - job_.vocab_size) * Element::kBytes));
     }
-    const unsigned char* logits = job_.logits + row * job_.row_stride_bytes;
+    const unsigned char *logits = job_.logits + row * job_.row_stride_bytes;
     const RowShape shape{job_.vocab_size, target};
     const RowExtremes extremes = plain_ ? FindExtremes<Element>(logits, shape) : MapRow<Element>(job_, logits, shape, scratch_);
     const Row at{row, position, target, logits, grad};
@@ -72,12 +74,12 @@ class RowWorker {
     std::int64_t index;
     std::int64_t position;
     std::int64_t target;
-    const unsigned char* logits;
-    unsigned char* grad;
+    const unsigned char *logits;
+    unsigned char *grad;
   };
 
   std::int64_t Target(std::int64_t row) const {
-    const unsigned char* from = job_.targets + row * job_.target_stride_bytes;
+    const unsigned char *from = job_.targets + row * job_.target_stride_bytes;
     if (job_.targets_are_int64) {
       std::int64_t value;
       __builtin_memcpy(&value, from, sizeof value);
@@ -106,7 +108,7 @@ class RowWorker {
   }
 
   // A row with a NaN, a +inf, or only -inf.
-  void Poison(const Row& at) {
+  void Poison(const Row &at) {
     CountNonfinite(at.position);
     WriteLoss(at.index, __builtin_nanf(""), __builtin_nanf(""));
     if (at.grad == nullptr) return;
@@ -115,11 +117,17 @@ class RowWorker {
   }
 
   template <class Reader>
-  void Finish(const Row& at, const RowShape& shape, const RowExtremes& extremes, const Reader& reader) {
+  void Finish(const Row &at, const RowShape &shape, const RowExtremes &extremes, const Reader &reader) {
     const double max = extremes.max();
     const double lead = extremes.target - extremes.others();
     const double smoothing = job_.label_smoothing;
-    RowSums sums = smoothing != 0 ? SumRow<true>(reader, shape) : SumRow<false>(reader, shape);
+    RowSums sums;
+    if (at.grad != nullptr) {
+      sums = smoothing != 0 ? SumRow<true, true>(reader, shape, scratch_.exponentials)
+                            : SumRow<false, true>(reader, shape, scratch_.exponentials);
+    } else {
+      sums = smoothing != 0 ? SumRow<true, false>(reader, shape, nullptr) : SumRow<false, false>(reader, shape, nullptr);
+    }
     if (lead >= 16.0) sums.exponentials = SumPrecisely(reader, shape);
     const double target_exponential = exp(extremes.target - max);
     const double sum = sums.exponentials + target_exponential;
@@ -133,7 +141,8 @@ class RowWorker {
     }
     const double z_loss = job_.z_loss_weight != 0 ? job_.z_loss_weight * log_z * log_z : 0.0;
     if (job_.z_loss_weight != 0) objective += z_loss;
-    // exp(-inf - max) is 0, so a -inf target has nll +inf; a -inf column makes the mean -inf and the objective +inf.
+    // exp(-inf - max) is 0, so a -inf target has nll +inf; a -inf column makes
+    // the mean -inf and the objective +inf.
     const bool finite = extremes.target != -HUGE_VAL && !(smoothing != 0 && extremes.has_minus_infinity);
     WriteLoss(at.index, static_cast<float>(objective), static_cast<float>(log_z));
     bool clamped = false;
@@ -152,18 +161,20 @@ class RowWorker {
                                  smoothing,
                                  Reader::kMapped ? static_cast<double>(scratch_.slopes[at.target]) : 1.0,
                                  0,
-                                 0};
-      WriteRowGradient(at, shape, gradient, reader, finite, &clamped);
+                                 0,
+                                 false};
+      WriteRowGradient<Reader::kMapped>(at, shape, gradient, finite, &clamped);
     }
     if (clamped) ++counters_->clamped_rows;
   }
 
   template <class Reader>
-  void CountRow(const Row& at, const RowExtremes& extremes, const Reader&, double nll, double log_z, double z_loss,
-                bool* clamped) {
-    LaunchCounters& counters = *counters_;
+  void CountRow(const Row &at, const RowExtremes &extremes, const Reader &, double nll, double log_z, double z_loss,
+                bool *clamped) {
+    LaunchCounters &counters = *counters_;
     ++counters.target_hits;
-    // As fp32: a soft cap lets far logits differ in their last bits of double alone.
+    // As fp32: a soft cap lets far logits differ in their last bits of double
+    // alone.
     const auto target_z = static_cast<float>(extremes.target);
     if (target_z > static_cast<float>(extremes.before) && target_z >= static_cast<float>(extremes.after))
       ++counters.correct_tokens;
@@ -191,33 +202,46 @@ class RowWorker {
       counters.max_abs_logit = extremes.max_abs;
       counters.worst_logit_position = at.position;
       if constexpr (Reader::kMapped) {
-        const double* z = scratch_.logits;
+        const double *z = scratch_.logits;
         counters.worst_logit_column =
-            FindMagnitude(job_.vocab_size, extremes.max_abs, [z](std::int64_t j) { return static_cast<float>(z[j]); });
+            FindMagnitudeFrom(0, job_.vocab_size, extremes.max_abs, [z](std::int64_t j) { return static_cast<float>(z[j]); });
       } else {
-        const unsigned char* z = at.logits;
-        counters.worst_logit_column = FindMagnitude(job_.vocab_size, extremes.max_abs,
-                                                    [z](std::int64_t j) { return Element::LoadOne(z + j * Element::kBytes); });
+        counters.worst_logit_column = FindMagnitude<Element>(at.logits, job_.vocab_size, extremes.max_abs);
       }
     }
   }
 
-  template <class Reader>
-  void WriteRowGradient(const Row& at, const RowShape& shape, GradientRow gradient, const Reader& reader, bool finite,
-                        bool* clamped) {
+  template <bool kSignals, bool kMapped>
+  GradientSignals Write(const Row& at, const RowShape& shape, const GradientRow& gradient) const {
+    if constexpr (Element::kStreams) {
+      const bool aligned = reinterpret_cast<std::uintptr_t>(at.grad) % static_cast<std::uintptr_t>(kLanes * Element::kBytes) == 0;
+      if (job_.stream_grad && aligned) {
+        return WriteGradient<Element, kSignals, kMapped, true>(gradient, shape, scratch_.exponentials, scratch_.slopes, at.grad);
+      }
+    }
+    return WriteGradient<Element, kSignals, kMapped, false>(gradient, shape, scratch_.exponentials, scratch_.slopes, at.grad);
+  }
+
+  template <bool kMapped>
+  void WriteRowGradient(const Row& at, const RowShape& shape, GradientRow gradient, bool finite, bool* clamped) {
     const double scale = Scale(at.index);
     const double factor = scale / job_.denominator;
     const bool ordinary = factor != 0 && __builtin_isfinite(factor);
     const bool signals = job_.signals && finite;
-    // Upstream 0 shows nothing of the gradient: its signals are those of the gradient as it would be emitted at upstream 1.
+    // Upstream 0 shows nothing of the gradient: its signals are those of the
+    // gradient as it would be emitted at upstream 1.
     gradient.factor = ordinary ? factor : 1.0 / job_.denominator;
     gradient.restore = ordinary ? job_.denominator / scale : job_.denominator;
     if (!ordinary && !__builtin_isfinite(gradient.factor)) gradient.factor = 1.0;  // denominator 0
+    if (NeedsUnbiasing(gradient)) {
+      Unbias(shape.columns, scratch_.exponentials);
+      gradient.is_unbiased = true;
+    }
     GradientSignals found;
     if (signals) {
-      found = WriteGradient<Element, true>(gradient, reader, shape, at.grad);
+      found = Write<true, kMapped>(at, shape, gradient);
     } else if (factor != 0) {
-      found = WriteGradient<Element, false>(gradient, reader, shape, at.grad);
+      Write<false, kMapped>(at, shape, gradient);
     }
     if (factor == 0) {
       __builtin_memset(at.grad, 0, static_cast<std::size_t>(shape.columns * Element::kBytes));
@@ -236,21 +260,23 @@ class RowWorker {
     }
   }
 
-  const CrossEntropyJob& job_;
-  const RowScratch& scratch_;
-  LaunchCounters* counters_;
+  const CrossEntropyJob &job_;
+  const RowScratch &scratch_;
+  LaunchCounters *counters_;
   const bool plain_;
 };
 
 template <class Element>
-HWY_NOINLINE void RunRows(const CrossEntropyJob& job, std::int64_t begin, std::int64_t end, const RowScratch& scratch,
-                          LaunchCounters* counters) {
+HWY_NOINLINE void RunRows(const CrossEntropyJob &job, std::int64_t begin, std::int64_t end, const RowScratch &scratch,
+                          LaunchCounters *counters) {
   RowWorker<Element> worker(job, scratch, counters);
   for (std::int64_t row = begin; row < end; ++row) worker.Run(row);
+  // Streamed stores are not ordered by the thread's end.
+  if (job.stream_grad) hwy::FlushStream();
 }
 
-void CrossEntropyRows(const CrossEntropyJob& job, std::int64_t begin, std::int64_t end, const RowScratch& scratch,
-                      LaunchCounters* counters) {
+void CrossEntropyRows(const CrossEntropyJob &job, std::int64_t begin, std::int64_t end, const RowScratch &scratch,
+                      LaunchCounters *counters) {
   switch (job.logits_dtype) {
     case LG_DTYPE_FP32:
       return RunRows<Fp32>(job, begin, end, scratch, counters);

@@ -14,12 +14,15 @@ extern const Variant kAvx2Variant;
 extern const Variant kAvx512Variant;
 #endif
 
-// The best variant that this machine and operating system support, lowered by the environment variable LOSSGAUGE_CPU_ISA
-// ("avx512", "avx2", "baseline"; never raised, anything else is ignored). Decided once.
-const Variant& ChosenVariant() noexcept;
+// The best variant that this machine and operating system support, lowered by
+// the environment variable LOSSGAUGE_CPU_ISA
+// ("avx512", "avx2", "baseline"; never raised, anything else is ignored).
+// Decided once.
+const Variant &ChosenVariant() noexcept;
 
-// The variant of that name, or null if this build or this machine does not have it. For tests, and for ChosenVariant.
-const Variant* FindVariant(std::string_view name) noexcept;
+// The variant of that name, or null if this build or this machine does not have
+// it. For tests, and for ChosenVariant.
+const Variant *FindVariant(std::string_view name) noexcept;
 
 }  // namespace lossgauge::cpu
 

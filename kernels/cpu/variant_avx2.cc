@@ -1,4 +1,5 @@
-// Compiled with -march=x86-64-v3 -maes -mpclmul; called only after the machine was asked for all of these (variant.cc).
+// Compiled with -march=x86-64-v3 -maes -mpclmul; called only after the machine
+// was asked for all of these (variant.cc).
 #include "kernels/cpu/row_inl.h"
 #include "kernels/cpu/scale_inl.h"
 #include "kernels/cpu/variant.h"

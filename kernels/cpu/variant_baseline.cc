@@ -1,5 +1,7 @@
-// The variant that every machine of this architecture can run. On x86-64 without further flags Highway has only its scalar
-// target, and its 16-bit conversions for SSSE3 and SSE4 truncate: scalar it is, whatever flags the build adds. Elsewhere (NEON,
+// The variant that every machine of this architecture can run. On x86-64
+// without further flags Highway has only its scalar target, and its 16-bit
+// conversions for SSSE3 and SSE4 truncate: scalar it is, whatever flags the
+// build adds. Elsewhere (NEON,
 // ...) it is the compiler's own baseline.
 #if defined(__x86_64__)
 #define HWY_COMPILE_ONLY_SCALAR

@@ -277,6 +277,7 @@ cpu::CrossEntropyJob MakeCpuJob(const lg_cross_entropy_args& args) noexcept {
   job.upstream_stride = args.upstream_stride;
   job.grad_scale = args.grad_scale != nullptr ? static_cast<double>(*args.grad_scale) : 1.0;
   job.denominator = 1;
+  job.stream_grad = false;
   job.signals = false;
   job.token_bytes = nullptr;
   job.token_bytes_size = 0;
