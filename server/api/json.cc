@@ -27,14 +27,12 @@ absl::Status FromJson(std::string_view json_untrusted, google::protobuf::Message
 }
 
 std::string ErrorJson(const absl::Status& status) {
-  google::protobuf::Struct body;
-  google::protobuf::Struct& error = *(*body.mutable_fields())["error"].mutable_struct_value();
-  (*error.mutable_fields())["code"].set_number_value(static_cast<int>(status.code()));
-  (*error.mutable_fields())["status"].set_string_value(absl::StatusCodeToString(status.code()));
-  (*error.mutable_fields())["message"].set_string_value(ValidUtf8(std::string(status.message())));
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(body, &json).ok()) return R"({"error":{"code":13,"status":"INTERNAL"}})";
-  return json;
+  google::protobuf::Value message;  // for its escapes; a Struct around it would have its fields in random order
+  message.set_string_value(ValidUtf8(std::string(status.message())));
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(message, &text).ok()) text = "\"\"";
+  return absl::StrCat("{\"error\":{\"code\":", static_cast<int>(status.code()), ",\"status\":\"", absl::StatusCodeToString(status.code()),
+                      "\",\"message\":", text, "}}");
 }
 
 }  // namespace lossgauge::api

@@ -49,7 +49,7 @@ TEST(Json, DeepNestingIsRefusedAndHarmsNothing) {
 
 TEST(Json, AnErrorIsJsonWhateverItsText) {
   EXPECT_EQ(ErrorJson(absl::NotFoundError("no \"run\"\n\xff")),
-            "{\"error\":{\"code\":5,\"message\":\"no \\\"run\\\"\\n\xef\xbf\xbd\",\"status\":\"NOT_FOUND\"}}");
+            "{\"error\":{\"code\":5,\"status\":\"NOT_FOUND\",\"message\":\"no \\\"run\\\"\\n\xef\xbf\xbd\"}}");
 }
 
 }  // namespace
