@@ -153,6 +153,18 @@ TEST(MetricsPage, IsBoundedByLiveRunsAfterManyShortOnes) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(Render(Shot({RunOf("run-" + std::to_string(i), 1)})).size(), one);
 }
 
+TEST(MetricsPage, HasAsManySeriesAfterAThousandRestartsAsAfterOne) {
+  auto run = RunOf("a", 8);
+  const std::size_t once = Render(Shot({run})).size();
+  for (int i = 0; i < 1000; ++i) run->attempts.push_back(state::AttemptView{.attempt = "attempt-" + std::to_string(i)});
+  for (state::RankView& rank : run->ranks) {
+    auto producer = std::make_shared<state::ProducerInfo>(*rank.producer);
+    producer->attempt = "attempt-999";
+    rank.producer = producer;
+  }
+  EXPECT_EQ(Render(Shot({run})).size(), once);
+}
+
 TEST(MetricsPage, GivesExactlyOneActionAndEachReasonOnce) {
   auto run = RunOf("a", 1);
   run->verdict.action = state::Action::kRestart;
