@@ -21,13 +21,14 @@ void RobustBaseline::Accept(double value) {
     return;
   }
   const double predicted = level_ + slope_;
-  double innovation = value - predicted;
-  if (age_ > 2) residuals_.Add(innovation);
+  const double residual = value - predicted;
+  double innovation = residual;
   if (residuals_.size() >= 32) {
     const double center = residuals_.Median();
     const double reach = kClip * std::max(Scale(), 1e-12);
     innovation = std::clamp(innovation, center - reach, center + reach);
   }
+  if (age_ > 2) residuals_.Add(residual);
   const double n = age_ + 1;
   const double level_gain = std::max(kLevelGain, 2 * (2 * n - 1) / (n * (n + 1)));
   const double slope_gain = std::max(kSlopeGain, 6 / (n * (n + 1)));

@@ -1,6 +1,7 @@
 #include "server/detect/run_history.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace lossgauge::detect {
 namespace {
@@ -22,13 +23,16 @@ void RunHistory::AddCheckpoint(std::int64_t step, const std::string& path, std::
   }
   checkpoints_.insert(at, {step, cut});
   if (checkpoints_.size() <= kMaxCheckpoints) return;
-  // Drop the one that its neighbours replace best; neither the newest nor the one that a restart would take now.
+  // Drop the one whose loss matters least for its age, so that the kept ones lie closer the newer they are; never the oldest, the newest,
+  // or the one that a restart would take now.
   std::size_t drop = 0;
-  std::int64_t least = INT64_MAX;
-  for (std::size_t i = 0; i + 1 < checkpoints_.size(); ++i) {
+  double least = HUGE_VAL;
+  const auto newest = static_cast<double>(checkpoints_.back().step);
+  for (std::size_t i = 1; i + 1 < checkpoints_.size(); ++i) {
     const bool pinned = checkpoints_[i].step <= good_step && checkpoints_[i + 1].step > good_step;
     if (pinned) continue;
-    const std::int64_t gap = i == 0 ? 2 * (checkpoints_[1].step - checkpoints_[0].step) : checkpoints_[i + 1].step - checkpoints_[i - 1].step;
+    const auto before = static_cast<double>(checkpoints_[i - 1].step);
+    const double gap = (static_cast<double>(checkpoints_[i + 1].step) - before) / (newest - before);
     if (gap < least) {
       least = gap;
       drop = i;

@@ -18,6 +18,7 @@ class SortedWindow {
   bool full() const { return size_ == kCapacity; }
 
   void Add(double value) {
+    deviation_ = -1;
     const float added = static_cast<float>(std::clamp(value, -1e37, 1e37));
     if (size_ == kCapacity) {
       const float oldest = arrival_[next_];
@@ -35,7 +36,10 @@ class SortedWindow {
     ++size_;
   }
 
-  void Clear() { size_ = next_ = 0; }
+  void Clear() {
+    size_ = next_ = 0;
+    deviation_ = -1;
+  }
 
   // 0 if empty.
   double Median() const {
@@ -44,8 +48,28 @@ class SortedWindow {
   }
 
   // Median of |value - Median()|, by walking outwards from the middle; 0 if empty.
+  // Computed once per change.
   double MedianAbsoluteDeviation() const {
     if (size_ == 0) return 0;
+    if (deviation_ < 0) deviation_ = ComputeDeviation();
+    return deviation_;
+  }
+
+  // i = 0: the newest. Precondition: i < size().
+  double Recent(int i) const { return arrival_[(next_ - 1 - i + 2 * kCapacity) % kCapacity]; }
+
+  void Save(StateWriter& out) const {
+    out.Put(static_cast<std::uint16_t>(size_));
+    for (int i = size_ - 1; i >= 0; --i) out.Put(static_cast<float>(Recent(i)));
+  }
+  void Restore(StateReader& in) {
+    Clear();
+    const int count = in.GetIn<std::uint16_t>(0, kCapacity);
+    for (int i = 0; i < count; ++i) Add(in.GetIn<float>(-1e38f, 1e38f));
+  }
+
+ private:
+  double ComputeDeviation() const {
     const double median = Median();
     int low = (size_ - 1) / 2;
     int high = low + 1;
@@ -66,24 +90,11 @@ class SortedWindow {
     return size_ % 2 == 1 ? current : 0.5 * (previous + current);
   }
 
-  // i = 0: the newest. Precondition: i < size().
-  double Recent(int i) const { return arrival_[(next_ - 1 - i + 2 * kCapacity) % kCapacity]; }
-
-  void Save(StateWriter& out) const {
-    out.Put(static_cast<std::uint16_t>(size_));
-    for (int i = size_ - 1; i >= 0; --i) out.Put(static_cast<float>(Recent(i)));
-  }
-  void Restore(StateReader& in) {
-    Clear();
-    const int count = in.GetIn<std::uint16_t>(0, kCapacity);
-    for (int i = 0; i < count; ++i) Add(in.GetIn<float>(-1e38f, 1e38f));
-  }
-
- private:
   std::array<float, kCapacity> sorted_{};
   std::array<float, kCapacity> arrival_{};
   int size_ = 0;
   int next_ = 0;
+  mutable double deviation_ = -1;  // negative: to be computed
 };
 
 }  // namespace lossgauge::detect
