@@ -30,11 +30,11 @@ struct GradientRow {
 
 // With a factor this small, taking the bias back in the same product would
 // underflow: it is taken from the exponentials first.
-HWY_INLINE bool NeedsUnbiasing(const GradientRow &row) {
+HWY_INLINE bool NeedsUnbiasing(const GradientRow& row) {
   const double factor = row.weight * row.factor / row.sum;
   return factor < 0x1p-60 && factor > -0x1p-60;
 }
-HWY_NOINLINE void Unbias(std::int64_t columns, float *exponentials) {
+HWY_NOINLINE void Unbias(std::int64_t columns, float* exponentials) {
   const VF unbias = hn::Set(DF(), 1.0f / kExpBias);
   for (std::int64_t j = 0; j < columns; j += kLanes) {
     hn::Store(hn::Mul(hn::Load(DF(), exponentials + j), unbias), DF(), exponentials + j);
@@ -48,8 +48,8 @@ struct GradientSignals {
 
 // `slopes` is null unless kMapped. kStream: `to` is aligned to a vector.
 template <class Element, bool kSignals, bool kMapped, bool kStream>
-HWY_NOINLINE GradientSignals WriteGradient(const GradientRow &row, const RowShape &shape, const float *exponentials,
-                                           const float *slopes, unsigned char *to) {
+HWY_NOINLINE GradientSignals WriteGradient(const GradientRow& row, const RowShape& shape, const float* exponentials,
+                                           const float* slopes, unsigned char* to) {
   const DF df;
   const double unbias = row.is_unbiased ? 1.0 : 1.0 / static_cast<double>(kExpBias);
   const double factor = row.weight * row.factor;
@@ -63,14 +63,14 @@ HWY_NOINLINE GradientSignals WriteGradient(const GradientRow &row, const RowShap
   DoubleSum mass, squares;
   for (std::int64_t begin = 0; begin < shape.columns; begin += kBlock) {
     BlockSum block_mass, block_squares;
-    const float *kept = exponentials + begin;
+    const float* kept = exponentials + begin;
     if (HWY_LIKELY(shape.IsWhole(begin))) {
-      unsigned char *block = to + begin * Element::kBytes;
+      unsigned char* block = to + begin * Element::kBytes;
       for (int j = 0; j < kUnroll; ++j) {
         const VF exponential = hn::Load(df, kept + j * kLanes);
         VF gradient = hn::MulAdd(exponential, scale, offset);
         if constexpr (kMapped) gradient = hn::Mul(gradient, hn::Load(df, slopes + begin + j * kLanes));
-        unsigned char *at = block + j * kLanes * Element::kBytes;
+        unsigned char* at = block + j * kLanes * Element::kBytes;
         VF emitted;
         if constexpr (kStream) {
           emitted = Element::Stream(gradient, at);
@@ -127,15 +127,15 @@ HWY_NOINLINE GradientSignals WriteGradient(const GradientRow &row, const RowShap
 // A factor that is not finite (the probe of a loss scaler): what was written at
 // factor 1 is multiplied one by one.
 template <class Element>
-HWY_NOINLINE void MultiplyRow(std::int64_t columns, float factor, unsigned char *row) {
+HWY_NOINLINE void MultiplyRow(std::int64_t columns, float factor, unsigned char* row) {
   for (std::int64_t j = 0; j < columns; ++j) {
-    unsigned char *at = row + j * Element::kBytes;
+    unsigned char* at = row + j * Element::kBytes;
     Element::StoreOne(Element::LoadOne(at) * factor, at);
   }
 }
 
 template <class Element>
-HWY_NOINLINE bool HasNonfinite(std::int64_t columns, const unsigned char *row) {
+HWY_NOINLINE bool HasNonfinite(std::int64_t columns, const unsigned char* row) {
   for (std::int64_t j = 0; j < columns; ++j) {
     if ((FloatToBits(Element::LoadOne(row + j * Element::kBytes)) & 0x7f800000u) == 0x7f800000u) return true;
   }

@@ -31,8 +31,8 @@ int ThreadsFor(int asked, std::int64_t rows, std::int64_t columns) noexcept {
   return static_cast<int>(std::clamp<std::int64_t>(std::min({wanted, worth, rows}), 1, kMostThreads));
 }
 
-void ForRows(int threads, std::int64_t rows, std::int64_t columns, void *context,
-             void (*work)(void *context, int thread, std::int64_t begin, std::int64_t end)) noexcept {
+void ForRows(int threads, std::int64_t rows, std::int64_t columns, void* context,
+             void (*work)(void* context, int thread, std::int64_t begin, std::int64_t end)) noexcept {
   const std::int64_t range = std::max<std::int64_t>(1, kElementsOfARange / std::max<std::int64_t>(1, columns));
   if (threads <= 1) return work(context, 0, 0, rows);
   // Ranges are handed out by a ticket: cores differ in speed. Relaxed: the
@@ -53,7 +53,7 @@ void ForRows(int threads, std::int64_t rows, std::int64_t columns, void *context
   int started = 1;
   try {
     for (; started < threads; ++started) others[static_cast<std::size_t>(started)] = std::thread(take_ranges, started);
-  } catch (const std::exception &) {
+  } catch (const std::exception&) {
     // No more threads to be had: those that run share the rows.
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

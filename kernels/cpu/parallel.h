@@ -19,8 +19,8 @@ int ThreadsFor(int asked, std::int64_t rows, std::int64_t columns) noexcept;
 // Calls work(context, thread, begin, end) until all rows of [0, rows) are done,
 // thread in [0, threads), each range once, several ranges a thread. Threads
 // that cannot be started are done without; `work` must not throw.
-void ForRows(int threads, std::int64_t rows, std::int64_t columns, void *context,
-             void (*work)(void *context, int thread, std::int64_t begin, std::int64_t end)) noexcept;
+void ForRows(int threads, std::int64_t rows, std::int64_t columns, void* context,
+             void (*work)(void* context, int thread, std::int64_t begin, std::int64_t end)) noexcept;
 
 }  // namespace lossgauge::cpu
 

@@ -33,9 +33,9 @@ struct RowShape {
 // z of up to one block as floats; lanes from `width` on repeat the block's
 // first column.
 template <class Element>
-HWY_INLINE void CopyBlock(const unsigned char *row, std::int64_t begin, std::int64_t width, float *to) {
+HWY_INLINE void CopyBlock(const unsigned char* row, std::int64_t begin, std::int64_t width, float* to) {
   HWY_ALIGN unsigned char raw[kBlock * Element::kBytes];
-  const unsigned char *from = row + begin * Element::kBytes;
+  const unsigned char* from = row + begin * Element::kBytes;
   __builtin_memcpy(raw, from, static_cast<std::size_t>(width * Element::kBytes));
   for (std::int64_t j = width; j < kBlock; ++j) __builtin_memcpy(raw + j * Element::kBytes, from, Element::kBytes);
   for (std::int64_t j = 0; j < kBlock; j += kLanes) hn::Store(Element::Load(raw + j * Element::kBytes), DF(), to + j);
@@ -45,11 +45,11 @@ template <class Element>
 class DirectReader {
  public:
   static constexpr bool kMapped = false;
-  DirectReader(const unsigned char *row, float max) : row_(row), max_(max) {}
+  DirectReader(const unsigned char* row, float max) : row_(row), max_(max) {}
   HWY_INLINE VF D(std::int64_t column) const {
     return hn::Sub(Element::Load(row_ + column * Element::kBytes), hn::Set(DF(), max_));
   }
-  void Stage(const RowShape &shape, std::int64_t begin, float *d) const {
+  void Stage(const RowShape& shape, std::int64_t begin, float* d) const {
     const std::int64_t width = shape.Width(begin);
     CopyBlock<Element>(row_, begin, width, d);
     const VF max = hn::Set(DF(), max_);
@@ -58,7 +58,7 @@ class DirectReader {
     if (shape.HasTarget(begin)) d[shape.target - begin] = -kInfinity;
   }
   // d in double, for rows whose loss hangs on far smaller logits.
-  void StagePrecise(const RowShape &shape, std::int64_t begin, double *d) const {
+  void StagePrecise(const RowShape& shape, std::int64_t begin, double* d) const {
     HWY_ALIGN float z[kBlock];
     const std::int64_t width = shape.Width(begin);
     CopyBlock<Element>(row_, begin, width, z);
@@ -68,18 +68,18 @@ class DirectReader {
   }
 
  private:
-  const unsigned char *row_;
+  const unsigned char* row_;
   float max_;
 };
 
 class MappedReader {
  public:
   static constexpr bool kMapped = true;
-  MappedReader(const RowScratch &scratch, double max) : scratch_(scratch), max_(max) {}
+  MappedReader(const RowScratch& scratch, double max) : scratch_(scratch), max_(max) {}
   HWY_INLINE VF D(std::int64_t column) const {
     const DD dd;
     const VD max = hn::Set(dd, max_);
-    const double *z = scratch_.logits + column;
+    const double* z = scratch_.logits + column;
 #if HWY_TARGET == HWY_SCALAR
     return Narrow(hn::Sub(hn::LoadU(dd, z), max));
 #else
@@ -88,13 +88,13 @@ class MappedReader {
     return hn::Combine(DF(), high, low);
 #endif
   }
-  void Stage(const RowShape &shape, std::int64_t begin, float *d) const {
+  void Stage(const RowShape& shape, std::int64_t begin, float* d) const {
     const std::int64_t width = shape.Width(begin);
     for (std::int64_t j = 0; j < width; ++j) d[j] = static_cast<float>(scratch_.logits[begin + j] - max_);
     for (std::int64_t j = width; j < kBlock; ++j) d[j] = -kInfinity;
     if (shape.HasTarget(begin)) d[shape.target - begin] = -kInfinity;
   }
-  void StagePrecise(const RowShape &shape, std::int64_t begin, double *d) const {
+  void StagePrecise(const RowShape& shape, std::int64_t begin, double* d) const {
     const std::int64_t width = shape.Width(begin);
     for (std::int64_t j = 0; j < width; ++j) d[j] = scratch_.logits[begin + j] - max_;
     for (std::int64_t j = width; j < kBlock; ++j) d[j] = -HUGE_VAL;
@@ -102,7 +102,7 @@ class MappedReader {
   }
 
  private:
-  const RowScratch &scratch_;
+  const RowScratch& scratch_;
   double max_;
 };
 

@@ -26,7 +26,7 @@ constexpr std::uint32_t kInfinityBits = 0x7f800000u;
 
 // Rows with a NaN or an infinity, looked at one by one: they are rare.
 template <class ValueAt>
-HWY_NOINLINE void ClassifyNonfinite(std::int64_t columns, const ValueAt &value_at, RowExtremes *extremes) {
+HWY_NOINLINE void ClassifyNonfinite(std::int64_t columns, const ValueAt& value_at, RowExtremes* extremes) {
   float max_abs = -1;
   bool nan = false;
   for (std::int64_t j = 0; j < columns; ++j) {
@@ -47,7 +47,7 @@ HWY_NOINLINE void ClassifyNonfinite(std::int64_t columns, const ValueAt &value_a
 }
 
 template <class Element>
-HWY_NOINLINE RowExtremes FindExtremes(const unsigned char *row, const RowShape &shape) {
+HWY_NOINLINE RowExtremes FindExtremes(const unsigned char* row, const RowShape& shape) {
   const DF df;
   const DU du;
   const VF lowest = hn::Set(df, -kInfinity);
@@ -59,7 +59,7 @@ HWY_NOINLINE RowExtremes FindExtremes(const unsigned char *row, const RowShape &
   const auto take = [&]() { return hn::GetLane(hn::MaxOfLanes(df, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3)))); };
   for (std::int64_t begin = 0; begin < shape.columns; begin += kBlock) {
     if (HWY_LIKELY(shape.IsWhole(begin))) {
-      const unsigned char *from = row + begin * Element::kBytes;
+      const unsigned char* from = row + begin * Element::kBytes;
       constexpr std::int64_t kStep = kLanes * Element::kBytes;
       for (int j = 0; j < 8; j += 4) {
         const VF v0 = Element::Load(from + (j + 0) * kStep), v1 = Element::Load(from + (j + 1) * kStep);
@@ -104,8 +104,8 @@ HWY_NOINLINE RowExtremes FindExtremes(const unsigned char *row, const RowShape &
 // its slope come from one exponential: 1 - tanh^2 formed from tanh would lose
 // all its digits where the cap bites.
 template <class Element>
-HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob &job, const unsigned char *row, const RowShape &shape,
-                                const RowScratch &scratch) {
+HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob& job, const unsigned char* row, const RowShape& shape,
+                                const RowScratch& scratch) {
   const DD dd;
   const DFH half;
   const VD scale = hn::Set(dd, job.logit_scale);
@@ -141,7 +141,7 @@ HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob &job, const unsigned char 
   std::uint32_t largest = 0;
   for (std::int64_t j = 0; j < shape.columns; ++j) {
     const double z = scratch.logits[j];
-    double &max = j < shape.target ? extremes.before : extremes.after;
+    double& max = j < shape.target ? extremes.before : extremes.after;
     if (j != shape.target && z > max) max = z;
     const std::uint32_t magnitude = FloatToBits(static_cast<float>(z)) & 0x7fffffffu;
     largest = magnitude > largest ? magnitude : largest;
@@ -163,7 +163,7 @@ struct RowSums {
 // Writes the exponentials (times kExpBias; 0 for the target and for lanes that
 // are no column) to `keep` if kKeep.
 template <bool kDifferences, bool kKeep, class Reader>
-HWY_NOINLINE RowSums SumRow(const Reader &reader, const RowShape &shape, float *keep) {
+HWY_NOINLINE RowSums SumRow(const Reader& reader, const RowShape& shape, float* keep) {
   const DF df;
   DoubleSum exponentials, differences;
   double staged_differences = 0;
@@ -202,7 +202,7 @@ HWY_NOINLINE RowSums SumRow(const Reader &reader, const RowShape &shape, float *
 // by 16 nats or more, the whole loss is this sum, and the rounding of d to fp32
 // alone would cost it 1e-6.
 template <class Reader>
-HWY_NOINLINE double SumPrecisely(const Reader &reader, const RowShape &shape) {
+HWY_NOINLINE double SumPrecisely(const Reader& reader, const RowShape& shape) {
   const DD dd;
   VD sum = hn::Zero(dd);
   for (std::int64_t begin = 0; begin < shape.columns; begin += kBlock) {
@@ -218,7 +218,7 @@ HWY_NOINLINE double SumPrecisely(const Reader &reader, const RowShape &shape) {
 
 // First column whose magnitude is `max_abs`.
 template <class ValueAt>
-HWY_INLINE std::int64_t FindMagnitudeFrom(std::int64_t begin, std::int64_t columns, float max_abs, const ValueAt &value_at) {
+HWY_INLINE std::int64_t FindMagnitudeFrom(std::int64_t begin, std::int64_t columns, float max_abs, const ValueAt& value_at) {
   for (std::int64_t j = begin; j < columns; ++j) {
     if (__builtin_fabsf(value_at(j)) == max_abs) return j;
   }
@@ -226,7 +226,7 @@ HWY_INLINE std::int64_t FindMagnitudeFrom(std::int64_t begin, std::int64_t colum
 }
 
 template <class Element>
-HWY_NOINLINE std::int64_t FindMagnitude(const unsigned char *row, std::int64_t columns, float max_abs) {
+HWY_NOINLINE std::int64_t FindMagnitude(const unsigned char* row, std::int64_t columns, float max_abs) {
   const DF df;
   const VF wanted = hn::Set(df, max_abs);
   std::int64_t begin = 0;

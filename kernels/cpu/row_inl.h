@@ -23,7 +23,7 @@ constexpr double kLargestTerm = 0x1p31;  // abs NLL and abs log Z of a row in th
 constexpr double kLargestSquare = 0x1p62;
 constexpr double kLargestMass = 0x1p16;
 
-static HWY_INLINE void AddTerm(double value, double limit, bool *clamped, lg_fixed128 *sum) {
+static HWY_INLINE void AddTerm(double value, double limit, bool* clamped, lg_fixed128* sum) {
   if (value > limit) value = limit, *clamped = true;
   if (value < -limit) value = -limit, *clamped = true;
   *sum = lg_fixed128_add(*sum, lg_fixed128_from_double(value));
@@ -32,12 +32,12 @@ static HWY_INLINE void AddTerm(double value, double limit, bool *clamped, lg_fix
 template <class Element>
 class RowWorker {
  public:
-  RowWorker(const CrossEntropyJob &job, const RowScratch &scratch, LaunchCounters *counters)
+  RowWorker(const CrossEntropyJob& job, const RowScratch& scratch, LaunchCounters* counters)
       : job_(job), scratch_(scratch), counters_(counters), plain_(IsPlain(job)) {}
 
   void Run(std::int64_t row) {
     const std::int64_t target = Target(row);
-    unsigned char *grad = job_.grad != nullptr ? job_.grad + row * job_.grad_row_stride_bytes : nullptr;
+    unsigned char* grad = job_.grad != nullptr ? job_.grad + row * job_.grad_row_stride_bytes : nullptr;
     ++counters_->tokens;
     const bool masked = target == job_.ignore_index;
     if (masked || target < 0 || target >= job_.vocab_size) {
@@ -56,7 +56,7 @@ class RowWorker {
       __builtin_memset(grad + job_.vocab_size * Element::kBytes, 0,
                        static_cast<std::size_t>((job_.columns - job_.vocab_size) * Element::kBytes));
     }
-    const unsigned char *logits = job_.logits + row * job_.row_stride_bytes;
+    const unsigned char* logits = job_.logits + row * job_.row_stride_bytes;
     const RowShape shape{job_.vocab_size, target};
     const RowExtremes extremes = plain_ ? FindExtremes<Element>(logits, shape) : MapRow<Element>(job_, logits, shape, scratch_);
     const Row at{row, position, target, logits, grad};
@@ -74,12 +74,12 @@ class RowWorker {
     std::int64_t index;
     std::int64_t position;
     std::int64_t target;
-    const unsigned char *logits;
-    unsigned char *grad;
+    const unsigned char* logits;
+    unsigned char* grad;
   };
 
   std::int64_t Target(std::int64_t row) const {
-    const unsigned char *from = job_.targets + row * job_.target_stride_bytes;
+    const unsigned char* from = job_.targets + row * job_.target_stride_bytes;
     if (job_.targets_are_int64) {
       std::int64_t value;
       __builtin_memcpy(&value, from, sizeof value);
@@ -108,7 +108,7 @@ class RowWorker {
   }
 
   // A row with a NaN, a +inf, or only -inf.
-  void Poison(const Row &at) {
+  void Poison(const Row& at) {
     CountNonfinite(at.position);
     WriteLoss(at.index, __builtin_nanf(""), __builtin_nanf(""));
     if (at.grad == nullptr) return;
@@ -117,7 +117,7 @@ class RowWorker {
   }
 
   template <class Reader>
-  void Finish(const Row &at, const RowShape &shape, const RowExtremes &extremes, const Reader &reader) {
+  void Finish(const Row& at, const RowShape& shape, const RowExtremes& extremes, const Reader& reader) {
     const double max = extremes.max();
     const double lead = extremes.target - extremes.others();
     const double smoothing = job_.label_smoothing;
@@ -169,9 +169,9 @@ class RowWorker {
   }
 
   template <class Reader>
-  void CountRow(const Row &at, const RowExtremes &extremes, const Reader &, double nll, double log_z, double z_loss,
-                bool *clamped) {
-    LaunchCounters &counters = *counters_;
+  void CountRow(const Row& at, const RowExtremes& extremes, const Reader&, double nll, double log_z, double z_loss,
+                bool* clamped) {
+    LaunchCounters& counters = *counters_;
     ++counters.target_hits;
     // As fp32: a soft cap lets far logits differ in their last bits of double
     // alone.
@@ -202,7 +202,7 @@ class RowWorker {
       counters.max_abs_logit = extremes.max_abs;
       counters.worst_logit_position = at.position;
       if constexpr (Reader::kMapped) {
-        const double *z = scratch_.logits;
+        const double* z = scratch_.logits;
         counters.worst_logit_column =
             FindMagnitudeFrom(0, job_.vocab_size, extremes.max_abs, [z](std::int64_t j) { return static_cast<float>(z[j]); });
       } else {
@@ -214,9 +214,11 @@ class RowWorker {
   template <bool kSignals, bool kMapped>
   GradientSignals Write(const Row& at, const RowShape& shape, const GradientRow& gradient) const {
     if constexpr (Element::kStreams) {
-      const bool aligned = reinterpret_cast<std::uintptr_t>(at.grad) % static_cast<std::uintptr_t>(kLanes * Element::kBytes) == 0;
+      const bool aligned =
+          reinterpret_cast<std::uintptr_t>(at.grad) % static_cast<std::uintptr_t>(kLanes * Element::kBytes) == 0;
       if (job_.stream_grad && aligned) {
-        return WriteGradient<Element, kSignals, kMapped, true>(gradient, shape, scratch_.exponentials, scratch_.slopes, at.grad);
+        return WriteGradient<Element, kSignals, kMapped, true>(gradient, shape, scratch_.exponentials, scratch_.slopes,
+                                                               at.grad);
       }
     }
     return WriteGradient<Element, kSignals, kMapped, false>(gradient, shape, scratch_.exponentials, scratch_.slopes, at.grad);
@@ -260,23 +262,23 @@ class RowWorker {
     }
   }
 
-  const CrossEntropyJob &job_;
-  const RowScratch &scratch_;
-  LaunchCounters *counters_;
+  const CrossEntropyJob& job_;
+  const RowScratch& scratch_;
+  LaunchCounters* counters_;
   const bool plain_;
 };
 
 template <class Element>
-HWY_NOINLINE void RunRows(const CrossEntropyJob &job, std::int64_t begin, std::int64_t end, const RowScratch &scratch,
-                          LaunchCounters *counters) {
+HWY_NOINLINE void RunRows(const CrossEntropyJob& job, std::int64_t begin, std::int64_t end, const RowScratch& scratch,
+                          LaunchCounters* counters) {
   RowWorker<Element> worker(job, scratch, counters);
   for (std::int64_t row = begin; row < end; ++row) worker.Run(row);
   // Streamed stores are not ordered by the thread's end.
   if (job.stream_grad) hwy::FlushStream();
 }
 
-void CrossEntropyRows(const CrossEntropyJob &job, std::int64_t begin, std::int64_t end, const RowScratch &scratch,
-                      LaunchCounters *counters) {
+void CrossEntropyRows(const CrossEntropyJob& job, std::int64_t begin, std::int64_t end, const RowScratch& scratch,
+                      LaunchCounters* counters) {
   switch (job.logits_dtype) {
     case LG_DTYPE_FP32:
       return RunRows<Fp32>(job, begin, end, scratch, counters);

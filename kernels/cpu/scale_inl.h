@@ -12,29 +12,29 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <class Element>
-HWY_NOINLINE void ScaleOneRow(std::int64_t columns, float upstream, unsigned char *row) {
+HWY_NOINLINE void ScaleOneRow(std::int64_t columns, float upstream, unsigned char* row) {
   const DF df;
   const VF zero = hn::Zero(df);
   // A NaN may carry any payload: one by one, where rounding keeps it a NaN.
   const bool vectors = __builtin_isfinite(upstream);
   std::int64_t j = 0;
   for (; vectors && j + kLanes <= columns; j += kLanes) {
-    unsigned char *at = row + j * Element::kBytes;
+    unsigned char* at = row + j * Element::kBytes;
     const VF value = Element::Load(at);
     if (HWY_UNLIKELY(!hn::AllTrue(df, hn::Eq(value, value)))) break;
     Element::Store(hn::IfThenElse(hn::Eq(value, zero), value, hn::Mul(value, hn::Set(df, upstream))), at);
   }
   for (; j < columns; ++j) {
-    unsigned char *at = row + j * Element::kBytes;
+    unsigned char* at = row + j * Element::kBytes;
     const float value = Element::LoadOne(at);
     if (value != 0) Element::StoreOne(value * upstream, at);
   }
 }
 
-void ScaleRows(const ScaleJob &job, std::int64_t begin, std::int64_t end) {
+void ScaleRows(const ScaleJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     const float upstream = job.upstream[row * job.upstream_stride];
-    unsigned char *at = job.grad + row * job.row_stride_bytes;
+    unsigned char* at = job.grad + row * job.row_stride_bytes;
     if (upstream == 1.0f) continue;
     if (upstream == 0.0f) {
       __builtin_memset(at, 0, static_cast<std::size_t>(job.columns * (job.dtype == LG_DTYPE_FP32 ? 4 : 2)));

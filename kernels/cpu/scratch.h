@@ -9,7 +9,7 @@ namespace lossgauge::cpu {
 
 // `bytes` of memory aligned to a cache line; empty = nothing.
 struct Scratch {
-  unsigned char *data = nullptr;
+  unsigned char* data = nullptr;
   std::size_t bytes = 0;
 };
 

@@ -14,21 +14,21 @@ bool HasAvx2() {
 bool HasAvx512() { return HasAvx2() && __builtin_cpu_supports("x86-64-v4"); }
 #endif
 
-const Variant *Choose() noexcept {
-  const Variant *best = FindVariant("avx512");
+const Variant* Choose() noexcept {
+  const Variant* best = FindVariant("avx512");
   if (best == nullptr) best = FindVariant("avx2");
   if (best == nullptr) best = &kBaselineVariant;
-  const char *wish = std::getenv("LOSSGAUGE_CPU_ISA");
+  const char* wish = std::getenv("LOSSGAUGE_CPU_ISA");
   // A wish above what the machine has finds nothing and changes nothing.
   if (wish != nullptr) {
-    if (const Variant *wished = FindVariant(wish)) best = wished;
+    if (const Variant* wished = FindVariant(wish)) best = wished;
   }
   return best;
 }
 
 }  // namespace
 
-const Variant *FindVariant(std::string_view name) noexcept {
+const Variant* FindVariant(std::string_view name) noexcept {
   if (name == "baseline") return &kBaselineVariant;
 #if defined(LOSSGAUGE_CPU_X86)
   if (name == "avx2" && HasAvx2()) return &kAvx2Variant;
@@ -37,8 +37,8 @@ const Variant *FindVariant(std::string_view name) noexcept {
   return nullptr;
 }
 
-const Variant &ChosenVariant() noexcept {
-  static const Variant *const chosen = Choose();
+const Variant& ChosenVariant() noexcept {
+  static const Variant* const chosen = Choose();
   return *chosen;
 }
 

@@ -18,11 +18,11 @@ extern const Variant kAvx512Variant;
 // the environment variable LOSSGAUGE_CPU_ISA
 // ("avx512", "avx2", "baseline"; never raised, anything else is ignored).
 // Decided once.
-const Variant &ChosenVariant() noexcept;
+const Variant& ChosenVariant() noexcept;
 
 // The variant of that name, or null if this build or this machine does not have
 // it. For tests, and for ChosenVariant.
-const Variant *FindVariant(std::string_view name) noexcept;
+const Variant* FindVariant(std::string_view name) noexcept;
 
 }  // namespace lossgauge::cpu
 

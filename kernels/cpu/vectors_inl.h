@@ -39,37 +39,37 @@ constexpr float kInfinity = HUGE_VALF;
 struct Fp32 {
   static constexpr std::int64_t kBytes = 4;
   static constexpr bool kStreams = true;
-  static HWY_INLINE VF Load(const unsigned char *from) {
+  static HWY_INLINE VF Load(const unsigned char* from) {
     const DF df;
 #if HWY_TARGET == HWY_SCALAR
     float value;
     __builtin_memcpy(&value, from, sizeof value);
     return hn::Set(df, value);
 #else
-    return hn::LoadU(df, reinterpret_cast<const float *>(from));
+    return hn::LoadU(df, reinterpret_cast<const float*>(from));
 #endif
   }
   // Returns what was stored, as fp32.
-  static HWY_INLINE VF Store(VF value, unsigned char *to) {
+  static HWY_INLINE VF Store(VF value, unsigned char* to) {
 #if HWY_TARGET == HWY_SCALAR
     const float lane = hn::GetLane(value);
     __builtin_memcpy(to, &lane, sizeof lane);
 #else
-    hn::StoreU(value, DF(), reinterpret_cast<float *>(to));
+    hn::StoreU(value, DF(), reinterpret_cast<float*>(to));
 #endif
     return value;
   }
   // Past the caches; `to` is aligned to a vector.
-  static HWY_INLINE VF Stream(VF value, unsigned char *to) {
-    hn::Stream(value, DF(), reinterpret_cast<float *>(to));
+  static HWY_INLINE VF Stream(VF value, unsigned char* to) {
+    hn::Stream(value, DF(), reinterpret_cast<float*>(to));
     return value;
   }
-  static HWY_INLINE float LoadOne(const unsigned char *from) {
+  static HWY_INLINE float LoadOne(const unsigned char* from) {
     float value;
     __builtin_memcpy(&value, from, sizeof value);
     return value;
   }
-  static HWY_INLINE float StoreOne(float value, unsigned char *to) {
+  static HWY_INLINE float StoreOne(float value, unsigned char* to) {
     __builtin_memcpy(to, &value, sizeof value);
     return value;
   }
@@ -78,19 +78,19 @@ struct Fp32 {
 struct Bf16 {
   static constexpr std::int64_t kBytes = 2;
   static constexpr bool kStreams = false;
-  static HWY_INLINE VF Load(const unsigned char *from) {
+  static HWY_INLINE VF Load(const unsigned char* from) {
     const DF df;
 #if HWY_TARGET == HWY_SCALAR
     return hn::Set(df, LoadOne(from));
 #else
     const hn::Rebind<std::uint16_t, DF> d16;
     return hn::BitCast(df,
-                       hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(d16, reinterpret_cast<const std::uint16_t *>(from)))));
+                       hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)))));
 #endif
   }
   // A NaN must come with a high mantissa bit set, as arithmetic makes it: the
   // rounding would carry a full mantissa into the sign.
-  static HWY_INLINE VF Store(VF value, unsigned char *to) {
+  static HWY_INLINE VF Store(VF value, unsigned char* to) {
     const DF df;
 #if HWY_TARGET == HWY_SCALAR
     return hn::Set(df, StoreOne(hn::GetLane(value), to));
@@ -100,16 +100,16 @@ struct Bf16 {
     const auto bits = hn::BitCast(du, value);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
     const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(DI(), hn::ShiftRight<16>(rounded))), d16, reinterpret_cast<std::uint16_t *>(to));
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(DI(), hn::ShiftRight<16>(rounded))), d16, reinterpret_cast<std::uint16_t*>(to));
     return hn::BitCast(df, hn::And(rounded, hn::Set(du, 0xffff0000u)));
 #endif
   }
-  static HWY_INLINE float LoadOne(const unsigned char *from) {
+  static HWY_INLINE float LoadOne(const unsigned char* from) {
     std::uint16_t bits;
     __builtin_memcpy(&bits, from, sizeof bits);
     return Bf16ToFloat(bits);
   }
-  static HWY_INLINE float StoreOne(float value, unsigned char *to) {
+  static HWY_INLINE float StoreOne(float value, unsigned char* to) {
     const std::uint16_t bits = FloatToBf16(value);
     __builtin_memcpy(to, &bits, sizeof bits);
     return Bf16ToFloat(bits);
@@ -119,32 +119,32 @@ struct Bf16 {
 struct Fp16 {
   static constexpr std::int64_t kBytes = 2;
   static constexpr bool kStreams = false;
-  static HWY_INLINE VF Load(const unsigned char *from) {
+  static HWY_INLINE VF Load(const unsigned char* from) {
     const DF df;
 #if HWY_TARGET == HWY_SCALAR
     return hn::Set(df, LoadOne(from));
 #else
     const hn::Rebind<hwy::float16_t, DF> d16;
-    return hn::PromoteTo(df, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t *>(from)));
+    return hn::PromoteTo(df, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 #endif
   }
-  static HWY_INLINE VF Store(VF value, unsigned char *to) {
+  static HWY_INLINE VF Store(VF value, unsigned char* to) {
     const DF df;
 #if HWY_TARGET == HWY_SCALAR
     return hn::Set(df, StoreOne(hn::GetLane(value), to));
 #else
     const hn::Rebind<hwy::float16_t, DF> d16;
     const auto half = hn::DemoteTo(d16, value);
-    hn::StoreU(half, d16, reinterpret_cast<hwy::float16_t *>(to));
+    hn::StoreU(half, d16, reinterpret_cast<hwy::float16_t*>(to));
     return hn::PromoteTo(df, half);
 #endif
   }
-  static HWY_INLINE float LoadOne(const unsigned char *from) {
+  static HWY_INLINE float LoadOne(const unsigned char* from) {
     std::uint16_t bits;
     __builtin_memcpy(&bits, from, sizeof bits);
     return Fp16ToFloat(bits);
   }
-  static HWY_INLINE float StoreOne(float value, unsigned char *to) {
+  static HWY_INLINE float StoreOne(float value, unsigned char* to) {
     const std::uint16_t bits = FloatToFp16(value);
     __builtin_memcpy(to, &bits, sizeof bits);
     return Fp16ToFloat(bits);

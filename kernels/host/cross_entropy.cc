@@ -27,8 +27,8 @@ struct alignas(64) CpuThread {
 };
 
 struct CpuLaunch {
-  const cpu::Variant *variant;
-  const cpu::CrossEntropyJob *job;
+  const cpu::Variant* variant;
+  const cpu::CrossEntropyJob* job;
   CpuThread threads[cpu::kMostThreads];
 };
 
@@ -37,44 +37,44 @@ struct CpuLaunch {
 // training step shall not pay for fresh pages.
 class CpuScratch {
  public:
-  CpuScratch(const cpu::CrossEntropyJob &job, int threads, CpuLaunch *launch) {
+  CpuScratch(const cpu::CrossEntropyJob& job, int threads, CpuLaunch* launch) {
     const auto columns = static_cast<std::size_t>(cpu::ScratchColumns(job.vocab_size));
     const std::size_t doubles = cpu::IsPlain(job) ? 0 : columns, floats = (job.grad != nullptr ? columns : 0) + doubles;
     const std::size_t bytes = doubles * sizeof(double) + floats * sizeof(float);
     if (bytes == 0) return;
     memory_ = cpu::TakeScratch(bytes * static_cast<std::size_t>(threads));
     for (int i = 0; i < threads; ++i) {
-      unsigned char *own = memory_.data + bytes * static_cast<std::size_t>(i);
-      auto *logits = reinterpret_cast<double *>(own);
-      auto *exponentials = reinterpret_cast<float *>(own + doubles * sizeof(double));
+      unsigned char* own = memory_.data + bytes * static_cast<std::size_t>(i);
+      auto* logits = reinterpret_cast<double*>(own);
+      auto* exponentials = reinterpret_cast<float*>(own + doubles * sizeof(double));
       launch->threads[i].scratch = {exponentials, logits, exponentials + (floats - doubles)};
     }
   }
-  CpuScratch(const CpuScratch &) = delete;
-  CpuScratch &operator=(const CpuScratch &) = delete;
+  CpuScratch(const CpuScratch&) = delete;
+  CpuScratch& operator=(const CpuScratch&) = delete;
   ~CpuScratch() { cpu::KeepScratch(memory_); }
 
  private:
   cpu::Scratch memory_;
 };
 
-void RunCrossEntropyRows(void *context, int thread, std::int64_t begin, std::int64_t end) {
-  auto &launch = *static_cast<CpuLaunch *>(context);
-  CpuThread &own = launch.threads[thread];
+void RunCrossEntropyRows(void* context, int thread, std::int64_t begin, std::int64_t end) {
+  auto& launch = *static_cast<CpuLaunch*>(context);
+  CpuThread& own = launch.threads[thread];
   launch.variant->cross_entropy(*launch.job, begin, end, own.scratch, &own.counters);
 }
 
-void RunScaleRows(void *context, int, std::int64_t begin, std::int64_t end) {
-  cpu::ChosenVariant().scale(*static_cast<const cpu::ScaleJob *>(context), begin, end);
+void RunScaleRows(void* context, int, std::int64_t begin, std::int64_t end) {
+  cpu::ChosenVariant().scale(*static_cast<const cpu::ScaleJob*>(context), begin, end);
 }
 
 // Unmasked, in-range targets: what a mean divides by when the caller gives no
 // denominator.
-std::int64_t CountUnmasked(const cpu::CrossEntropyJob &job, std::int64_t rows) {
+std::int64_t CountUnmasked(const cpu::CrossEntropyJob& job, std::int64_t rows) {
   std::int64_t count = 0;
   for (std::int64_t row = 0; row < rows; ++row) {
     std::int64_t target;
-    const unsigned char *from = job.targets + row * job.target_stride_bytes;
+    const unsigned char* from = job.targets + row * job.target_stride_bytes;
     if (job.targets_are_int64) {
       std::memcpy(&target, from, sizeof target);
     } else {
@@ -88,7 +88,7 @@ std::int64_t CountUnmasked(const cpu::CrossEntropyJob &job, std::int64_t rows) {
 }
 
 // Bits of `present` that a launch of this kind can vouch for.
-std::uint64_t PresentBits(const cpu::CrossEntropyJob &job) {
+std::uint64_t PresentBits(const cpu::CrossEntropyJob& job) {
   std::uint64_t present = LG_HAS_LOSS | LG_HAS_LOGITS | LG_HAS_OBJECTIVE;
   if (job.grad != nullptr) present |= LG_HAS_LOGIT_GRAD | LG_HAS_MASS;
   if (job.token_bytes != nullptr) present |= LG_HAS_TARGET_BYTES;
@@ -98,10 +98,10 @@ std::uint64_t PresentBits(const cpu::CrossEntropyJob &job) {
 // What a loss call does, once its arguments stand.
 enum class Purpose { kForward, kBackward, kObserve };
 
-int Run(const lg_cross_entropy_args &args, Purpose purpose) {
+int Run(const lg_cross_entropy_args& args, Purpose purpose) {
   cpu::CrossEntropyJob job = MakeCpuJob(args);
-  Gauge *gauge = purpose == Purpose::kBackward ? nullptr : args.gauge;
-  CounterBlock *block = nullptr;
+  Gauge* gauge = purpose == Purpose::kBackward ? nullptr : args.gauge;
+  CounterBlock* block = nullptr;
   if (gauge != nullptr) {
     gauge->NoteLossCall();
     block = gauge->BlockForLaunch(args.block);
@@ -155,7 +155,7 @@ int Run(const lg_cross_entropy_args &args, Purpose purpose) {
   return LG_OK;
 }
 
-int Guarded(const lg_cross_entropy_args *given, Purpose purpose, const char *function) noexcept {
+int Guarded(const lg_cross_entropy_args* given, Purpose purpose, const char* function) noexcept {
   lg_cross_entropy_args args;
   if (const int code = ReadArguments(given, function, &args); code != LG_OK) return code;
   if (const int code = CheckArguments(args, function); code != LG_OK) return code;
@@ -171,12 +171,12 @@ int Guarded(const lg_cross_entropy_args *given, Purpose purpose, const char *fun
   }
   try {
     return Run(args, purpose);
-  } catch (const std::bad_alloc &) {
+  } catch (const std::bad_alloc&) {
     return SetError(LG_RESOURCE_EXHAUSTED,
                     "%s: no memory for the scratch of one row (%lld columns) "
                     "for each thread",
                     function, static_cast<long long>(args.columns));
-  } catch (const std::exception &error) {
+  } catch (const std::exception& error) {
     return SetError(LG_INTERNAL, "%s: %s", function, error.what());
   }
 }
@@ -186,29 +186,29 @@ int Guarded(const lg_cross_entropy_args *given, Purpose purpose, const char *fun
 
 extern "C" {
 
-const char *lg_cpu_variant(void) { return lossgauge::cpu::ChosenVariant().name; }
+const char* lg_cpu_variant(void) { return lossgauge::cpu::ChosenVariant().name; }
 
-void lg_cross_entropy_args_init(lg_cross_entropy_args *args) {
+void lg_cross_entropy_args_init(lg_cross_entropy_args* args) {
   if (args != nullptr) *args = lossgauge::DefaultArguments();
 }
 
-int lg_cross_entropy(const lg_cross_entropy_args *args) {
+int lg_cross_entropy(const lg_cross_entropy_args* args) {
   return lossgauge::Guarded(args, lossgauge::Purpose::kForward, "lg_cross_entropy");
 }
 
-int lg_cross_entropy_backward(const lg_cross_entropy_args *args) {
+int lg_cross_entropy_backward(const lg_cross_entropy_args* args) {
   return lossgauge::Guarded(args, lossgauge::Purpose::kBackward, "lg_cross_entropy_backward");
 }
 
-int lg_observe_logits(const lg_cross_entropy_args *args) {
+int lg_observe_logits(const lg_cross_entropy_args* args) {
   return lossgauge::Guarded(args, lossgauge::Purpose::kObserve, "lg_observe_logits");
 }
 
-void lg_scale_gradient_args_init(lg_scale_gradient_args *args) {
+void lg_scale_gradient_args_init(lg_scale_gradient_args* args) {
   if (args != nullptr) *args = lossgauge::DefaultScaleArguments();
 }
 
-int lg_scale_gradient(const lg_scale_gradient_args *given) {
+int lg_scale_gradient(const lg_scale_gradient_args* given) {
   lg_scale_gradient_args args;
   if (const int code = lossgauge::ReadScaleArguments(given, &args); code != LG_OK) return code;
   lossgauge::cpu::ScaleJob job = lossgauge::MakeScaleJob(args);

@@ -186,6 +186,25 @@ TEST(Layout, B33_OddWidthsAndMisalignedPointers) {
   }
 }
 
+TEST(Layout, AGradientLargerThanTheCachesHasTheSameBits) {
+  // Large enough to be stored past the caches; once aligned to vectors, once not, once in place.
+  Problem problem = MakeProblem(Z(140, 32001), Y(140, 32001));
+  problem.grad_row_stride = 32016;
+  problem.flush_left = true;
+  const Observed streamed = RunObserved(problem);
+  problem.shift_bytes = 4;
+  const Observed misaligned = RunObserved(problem);
+  problem.shift_bytes = 0;
+  problem.in_place = true;
+  const Observed in_place = RunObserved(problem);
+  EXPECT_EQ(streamed.outcome.grad_bytes, misaligned.outcome.grad_bytes);
+  EXPECT_EQ(streamed.outcome.grad_bytes, in_place.outcome.grad_bytes);
+  EXPECT_TRUE(streamed.outcome.gaps_unharmed);
+  EXPECT_EQ(Value(streamed.record.logit_grad_sq_sum), Value(in_place.record.logit_grad_sq_sum));
+  problem.in_place = false;
+  ExpectOutcome(problem, streamed.outcome, Judge(problem));
+}
+
 TEST(Layout, B34_NoRowsIsNoError) {
   Problem none;
   none.columns = 1000;
