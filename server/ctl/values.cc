@@ -76,7 +76,7 @@ std::string ConditionName(const v1::Incident& incident) {
 
 std::string EvidenceText(const v1::Evidence& evidence) {
   const std::string text = Printable(evidence.text());
-  if (!text.empty() && evidence.value() == 0) return text;
+  if (!text.empty() && evidence.value() == 0 && evidence.unit().empty()) return text;
   const bool whole = std::fabs(evidence.value()) < 1e15 && evidence.value() == std::floor(evidence.value());
   std::string result = whole ? absl::StrFormat("%.0f", evidence.value()) : Significant(evidence.value());
   if (!evidence.unit().empty()) absl::StrAppend(&result, " ", Printable(evidence.unit()));

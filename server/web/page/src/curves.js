@@ -195,6 +195,7 @@ export class Curves {
     const {ctx} = plot;
     const {left, top, width, height} = plot.bbox;
     const scale = devicePixelRatio;
+    let free = left;  // where the next label may begin: of incidents that began together each stays readable
     ctx.save();
     for (const incident of this.incidents) {
       const severity = severityOf(incident).toLowerCase();
@@ -211,11 +212,12 @@ export class Curves {
       ctx.fillRect(x0, top, scale, height);
       if (incident.hiddenBy || from < left) continue;
       ctx.globalAlpha = 1;
-      this.drawLabel(ctx, String(incident.number), x0, top, scale, colour);
+      free = this.drawLabel(ctx, String(incident.number), Math.max(x0, free), top, scale, colour) + scale;
     }
     ctx.restore();
   }
 
+  // Returns where the label ends.
   drawLabel(ctx, text, x, top, scale, colour) {
     ctx.font = `600 ${10.5 * scale}px ${colourOf('--mono')}`;
     const width = ctx.measureText(text).width + 7 * scale;
@@ -226,6 +228,7 @@ export class Curves {
     ctx.textAlign = 'left';
     ctx.textBaseline = 'middle';
     ctx.fillText(text, x + 3.5 * scale, top - height / 2 + 0.5 * scale);
+    return x + width;
   }
 
   // In front: a cross at the bottom for each step with a non-finite value, where the line has a gap.

@@ -73,7 +73,7 @@ export function conditionText(incident) {
 
 export function evidenceText(evidence) {
   const value = number(evidence.value) ?? 0;
-  if (evidence.text && value === 0) return evidence.text;
+  if (evidence.text && value === 0 && !evidence.unit) return evidence.text;
   const shown = `${Number.isInteger(value) ? integer(value) : significant(value)}${evidence.unit ? ` ${evidence.unit}` : ''}`;
   return evidence.text ? `${shown} (${evidence.text})` : shown;
 }

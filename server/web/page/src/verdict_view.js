@@ -3,6 +3,8 @@ import {byId, element, setText, verdictIcon} from './dom.js';
 import {actionOf, clock, durationSeconds, evidenceText, integer, number, span} from './format.js';
 import {termMs} from './freshness.js';
 
+const LONG_TEXT = 40;  // characters: beyond them a fact gets more than one column
+
 export class VerdictView {
   constructor() {
     this.root = byId('verdict');
@@ -61,7 +63,10 @@ export class VerdictView {
       if (verdict.rankAtFault !== undefined) add('Rank at fault', String(verdict.rankAtFault));
       if (verdict.escalates) add('Escalates', verdict.escalates, true);
       if (verdict.since) add('Since', clock(verdict.since));
-      for (const one of verdict.evidence ?? []) add((one.name ?? '').replaceAll('_', ' '), evidenceText(one));
+      for (const one of verdict.evidence ?? []) {
+        const text = evidenceText(one);
+        add((one.name ?? '').replaceAll('_', ' '), text, text.length > LONG_TEXT);
+      }
     }
     if (details?.lastCheckpointPath || details?.lastCheckpointStep !== undefined) {
       add('Checkpoint', `step ${integer(details.lastCheckpointStep ?? 0)}  ${details.lastCheckpointPath ?? ''}`, true);
@@ -83,7 +88,7 @@ export class VerdictView {
         row = element('div', {}, element('dt'), element('dd'));
         this.facts.append(row);
       }
-      row.className = wide ? 'wide' : '';
+      row.className = wide ? text.length > 2 * LONG_TEXT ? 'full' : 'wide' : '';
       setText(row.firstChild, name);
       setText(row.lastChild, text);
     });
