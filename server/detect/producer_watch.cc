@@ -201,7 +201,7 @@ void ProducerWatch::CheckStall(const state::Presence& presence, const Run& run, 
   }
   const TimeNs quiet = presence.now_ns - quiet_since_ns(run.last_step_time_ns);
   const TimeNs limit = FreshLimitNs(policy, run.median_step_seconds);
-  if (run.last_step_time_ns == 0 || alive.empty() || phase_ != LG_PHASE_TRAIN || quiet <= limit) {
+  if (run.last_step_time_ns == 0 || alive.empty() || quiet <= limit) {
     book.Resolve({Condition::kStall}, moment);
     return;
   }
@@ -226,7 +226,7 @@ void ProducerWatch::CheckFirstStep(const state::Presence& presence, const Run& r
   const bool alive = std::any_of(presence.producers.begin(), presence.producers.end(),
                                  [&](const LivenessReport& report) { return OfNewest(presence, report) && Alive(report); });
   const TimeNs waited = presence.now_ns - std::max(presence.first_seen_ns, phase_seen_ns_);
-  if (run.last_step_time_ns != 0 || !alive || presence.first_seen_ns == 0 || phase_ != LG_PHASE_TRAIN || waited <= Seconds(policy.first_step_seconds)) {
+  if (run.last_step_time_ns != 0 || !alive || presence.first_seen_ns == 0 || waited <= Seconds(policy.first_step_seconds)) {
     book.Resolve({Condition::kNoFirstStep}, moment);
     return;
   }

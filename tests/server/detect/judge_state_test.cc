@@ -74,10 +74,16 @@ void Story(JudgeScript& job, const std::function<void()>& between) {
 TEST(JudgeState, RestoringAtAnyPointChangesNothingThatFollows) {
   JudgeScript straight(detect::DefaultPolicies().defaults, 2);
   JudgeScript restarted(detect::DefaultPolicies().defaults, 2);
-  Story(straight, [] {});
-  Story(restarted, [&restarted] { restarted.Restart(); });
+  std::vector<std::string> straight_states;
+  std::vector<std::string> restarted_states;
+  Story(straight, [&] { straight_states.push_back(straight.judge->Save()); });
+  Story(restarted, [&] {
+    restarted_states.push_back(restarted.judge->Save());
+    restarted.Restart();
+  });
+  ASSERT_EQ(straight_states.size(), restarted_states.size());
+  for (std::size_t i = 0; i < straight_states.size(); ++i) EXPECT_TRUE(straight_states[i] == restarted_states[i]) << "point " << i;
   EXPECT_EQ(straight.Verdict().reason, restarted.Verdict().reason);
-  EXPECT_EQ(straight.judge->Save(), restarted.judge->Save());
   EXPECT_EQ(straight.OpenedInAll(), restarted.OpenedInAll());
 }
 

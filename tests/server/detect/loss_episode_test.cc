@@ -190,8 +190,8 @@ TEST(LossEpisode, ASmallShiftAfterASpikeIsALevelShiftAndNoRestart) {
 TEST(LossEpisode, ValuesOfAnOpenSpikeStayOutOfTheBaseline) {
   JudgeScript job;
   job.Steps(200, 2.2);
-  job.Steps(20, 4.0);
-  job.Steps(60, 2.2);
+  job.Steps(70, 4.0);
+  job.Steps(35, 2.2);
   ASSERT_FALSE(job.IsOpen(Condition::kLossSpike));
   job.Steps(1, 2.5);
   EXPECT_TRUE(job.IsOpen(Condition::kBlip)) << "the bar is where it was before the spike";
