@@ -59,8 +59,9 @@ void Story(JudgeScript& job, const std::function<void()>& between) {
   job.Step({.loss = 2.2, .missing_ranks = {1}});
   job.Step({.nonfinite_rows = 3});
   between();
-  job.Steps(80, 2.35);
+  job.Steps(80, 2.28);
   between();
+  EXPECT_EQ(job.Opened(Condition::kLevelShift), 1u);
   job.WaitLooking(100);
   between();
   job.Look([](std::uint32_t, state::LivenessReport& report) { report.producer_state = state::ProducerState::kLost; });

@@ -193,6 +193,7 @@ TEST(LossEpisode, ValuesOfAnOpenSpikeStayOutOfTheBaseline) {
   job.Steps(70, 4.0);
   job.Steps(35, 2.2);
   ASSERT_FALSE(job.IsOpen(Condition::kLossSpike));
+  EXPECT_EQ(job.judge->Incidents().back().steps_to_recover, 70);
   job.Steps(1, 2.5);
   EXPECT_TRUE(job.IsOpen(Condition::kBlip)) << "the bar is where it was before the spike";
 }
