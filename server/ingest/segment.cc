@@ -47,20 +47,19 @@ void Segment::ReportLoss(state::RecordSink& sink, const SegmentTime& time, LossR
   sink.OnLoss(report);
 }
 
-void Segment::Deliver(const lg_step_record& record, std::uint64_t publication, std::uint64_t lost_before, state::RecordSink& sink,
+void Segment::Deliver(lg_step_record* record, std::uint64_t publication, std::uint64_t lost_before, state::RecordSink& sink,
                       const SegmentTime& time, state::PollResult* result) {
-  if (record.boot_ns > 0 && SameBoot(time)) result->oldest_age_ns = std::max(result->oldest_age_ns, time.boot_ns - record.boot_ns);
-  state::RankSample sample;
-  sample.producer = info_;
-  sample.record = record;
-  sample.publication = publication;
-  sample.lost_before = lost_before;
-  sample.receive_time_ns = time.now_ns;
-  sink.OnSample(std::move(sample));
+  if (record->boot_ns > 0 && SameBoot(time)) result->oldest_age_ns = std::max(result->oldest_age_ns, time.boot_ns - record->boot_ns);
+  sample_.producer = info_;
+  sample_.publication = publication;
+  sample_.lost_before = lost_before;
+  sample_.receive_time_ns = time.now_ns;
+  sink.OnSample(std::move(sample_));
 }
 
-void Segment::Deliver(const lg_event_record& record, std::uint64_t publication, std::uint64_t, state::RecordSink& sink,
+void Segment::Deliver(lg_event_record* copied, std::uint64_t publication, std::uint64_t, state::RecordSink& sink,
                       const SegmentTime& time, state::PollResult*) {
+  const lg_event_record& record = *copied;
   state::ProducerEvent event;
   event.producer = info_;
   event.kind = record.kind;
@@ -81,9 +80,9 @@ bool Segment::DrainRing(Ring<Record>* ring, state::RecordSink& sink, const Segme
                         state::PollResult* result) {
   constexpr bool kEvents = std::is_same_v<Record, lg_event_record>;
   if (!ring->reader || ring->stopped) return true;
-  Record record;
+  Record* record = Buffer(static_cast<Record*>(nullptr));
   for (std::size_t used = 0; used < budget; ++used) {
-    const ring::ReadResult read = ring->reader->Next(&record);
+    const ring::ReadResult read = ring->reader->Next(record);
     if (ring->file->mapping.broken()) {
       // Zeros were read where the file has gone: nothing of this look is believed.
       ring->stopped = true;
@@ -105,7 +104,7 @@ bool Segment::DrainRing(Ring<Record>* ring, state::RecordSink& sink, const Segme
         ring->lost_before += read.lost;
         break;
       case ring::ReadFate::kRecord:
-        if (ring::ValidateRecord(record) != ring::RecordState::kValid) {
+        if (ring::ValidateRecord(*record) != ring::RecordState::kValid) {
           ReportLoss(sink, time, LossReason::kInvalid, read.publication, 1, kEvents);
           ++ring->lost_before;
           break;

@@ -65,10 +65,13 @@ class Segment {
   bool DrainRing(Ring<Record>* ring, state::RecordSink& sink, const SegmentTime& time, std::size_t budget, state::PollResult* result);
   template <class Record>
   void CountTorn(Ring<Record>* ring, state::RecordSink& sink, const SegmentTime& time);
-  void Deliver(const lg_step_record& record, std::uint64_t publication, std::uint64_t lost_before, state::RecordSink& sink,
+  void Deliver(lg_step_record* record, std::uint64_t publication, std::uint64_t lost_before, state::RecordSink& sink,
                const SegmentTime& time, state::PollResult* result);
-  void Deliver(const lg_event_record& record, std::uint64_t publication, std::uint64_t lost_before, state::RecordSink& sink,
+  void Deliver(lg_event_record* record, std::uint64_t publication, std::uint64_t lost_before, state::RecordSink& sink,
                const SegmentTime& time, state::PollResult* result);
+  // Where a record is copied to: of a step, into the sample itself.
+  lg_step_record* Buffer(lg_step_record*) { return &sample_.record; }
+  lg_event_record* Buffer(lg_event_record*) { return &event_; }
   void ReportLoss(state::RecordSink& sink, const SegmentTime& time, state::LossReason reason, std::uint64_t first, std::uint64_t records,
                   bool event_ring);
   state::LivenessReport Look(const SegmentTime& time, const LivenessOptions& options);
@@ -80,6 +83,8 @@ class Segment {
   ProducerLock lock_;
   Ring<lg_step_record> steps_;
   Ring<lg_event_record> events_;
+  state::RankSample sample_;
+  lg_event_record event_{};
   std::uint64_t boot_id_[2];
   state::ProducerState state_ = state::ProducerState::kLive;
   state::LivenessReport last_report_;

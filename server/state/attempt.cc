@@ -52,7 +52,7 @@ std::string Attempt::AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptio
   return "";
 }
 
-SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample sample, const JoinOptions& options) {
+SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, const JoinOptions& options) {
   const lg_step_record& record = sample.record;
   RankState& state = ranks_[slot->info->layout.rank];
   state.last_record_time_ns = sample.receive_time_ns;

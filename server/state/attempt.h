@@ -70,7 +70,7 @@ class Attempt {
 
   // "" if admitted, else the cause of the refusal: "duplicate_rank", "max_ranks", "layout_mismatch".
   std::string AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptions& options, TimeNs now_ns);
-  SampleFate AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample sample, const JoinOptions& options);
+  SampleFate AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, const JoinOptions& options);
   // The next step that may leave, in rising order; nothing if none may yet.
   std::optional<JoinedStep> TakeStep(const JoinOptions& options, TimeNs now_ns);
   // First publication of the segment that is still waiting here, or `otherwise`.

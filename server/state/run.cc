@@ -88,7 +88,7 @@ std::string Run::AddProducer(std::shared_ptr<ProducerSlot> slot, TimeNs now_ns) 
   return "";
 }
 
-void Run::OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample sample, BookCounters* counters) {
+void Run::OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, BookCounters* counters) {
   Attempt* attempt = FindAttempt(slot->info->attempt);
   if (attempt == nullptr) return;
   const std::uint32_t rank = slot->info->layout.rank;

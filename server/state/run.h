@@ -38,7 +38,7 @@ class Run {
 
   // "" or the cause of the refusal.
   std::string AddProducer(std::shared_ptr<ProducerSlot> slot, TimeNs now_ns);
-  void OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample sample, BookCounters* counters);
+  void OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, BookCounters* counters);
   void OnEvent(const std::shared_ptr<ProducerSlot>& slot, const ProducerEvent& event);
   void OnLiveness(const std::shared_ptr<ProducerSlot>& slot, const LivenessReport& report);
   void OnLoss(const std::shared_ptr<ProducerSlot>& slot, const LossReport& report);

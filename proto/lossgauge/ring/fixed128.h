@@ -82,11 +82,25 @@ LG_RING_FN double lg_fixed128_to_double(lg_fixed128 value) {
   uint64_t lo = value.lo;
   if (hi == 0 && lo == 0) return 0.0;
   int exponent = 63; /* weight of the top bit of hi */
-  while ((hi >> 63) == 0) { /* at most 127 rounds; in a reader, not in a sweep over logits */
+#if defined(__GNUC__) && !defined(__CUDA_ARCH__)
+  if (hi == 0) {
+    hi = lo;
+    lo = 0;
+    exponent -= 64;
+  }
+  const int shift = __builtin_clzll(hi); /* a reader converts many sums of each record: the loop below would be half its time */
+  if (shift > 0) {
+    hi = (hi << shift) | (lo >> (64 - shift));
+    lo <<= shift;
+    exponent -= shift;
+  }
+#else
+  while ((hi >> 63) == 0) { /* at most 127 rounds */
     hi = (hi << 1) | (lo >> 63);
     lo <<= 1;
     --exponent;
   }
+#endif
   /* 53 bits of hi are kept; the 11 below them and all of lo decide the rounding. */
   uint64_t kept = hi >> 11;
   const uint64_t rest = hi & 0x7ff;
