@@ -117,6 +117,7 @@ def measure(library_path, rounds, clock):
                     call()
                 for _ in range(rounds):
                     for name, call in calls.items():
+                        time.sleep(0.02)  # PyTorch's OpenMP threads spin for a while after their work
                         begin = clock()
                         call()
                         times[name].append(clock() - begin)

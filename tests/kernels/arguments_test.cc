@@ -151,7 +151,7 @@ TEST(ScaleArguments, AreRefusedByName) {
 }
 
 TEST(CpuVariant, HasAName) {
-  EXPECT_THAT(lg_cpu_variant(), testing::AnyOf("baseline", "avx2", "avx512"));
+  EXPECT_THAT(std::string(lg_cpu_variant()), testing::AnyOf("baseline", "avx2", "avx512"));
   if (const char* wish = std::getenv("LOSSGAUGE_TEST_EXPECT_ISA")) {
     EXPECT_STREQ(lg_cpu_variant(), wish);
   }

@@ -83,6 +83,14 @@ TEST(Backward, B37_ANonFiniteUpstreamIsCountedAndLeavesIgnoredRowsAtZero) {
   }
 }
 
+TEST(Backward, TinyAndHugeUpstreamsKeepTheirDigits) {
+  for (const float upstream : {1e-20f, -1e-28f, 1e-36f, 1e20f, 1e36f}) {
+    Problem problem = Base5();
+    problem.upstream = {upstream};
+    ExpectLikeOracle(problem);
+  }
+}
+
 TEST(Backward, AnOverflowingGradScaleIsCounted) {
   Problem problem = Base();
   problem.dtype = LG_FP16;
