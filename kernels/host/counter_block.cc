@@ -1,5 +1,7 @@
 #include "kernels/host/counter_block.h"
 
+#include <initializer_list>
+#include <iterator>
 #include <sched.h>
 
 #include <bit>

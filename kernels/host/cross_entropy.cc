@@ -11,6 +11,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/variant.h"
 #include "kernels/host/counter_block.h"
+#include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
 #include "kernels/host/loss_arguments.h"
@@ -95,12 +96,9 @@ std::uint64_t PresentBits(const cpu::CrossEntropyJob& job) {
   return present;
 }
 
-// What a loss call does, once its arguments stand.
-enum class Purpose { kForward, kBackward, kObserve };
-
-int Run(const lg_cross_entropy_args& args, Purpose purpose) {
+int Run(const lg_cross_entropy_args& args, LossPurpose purpose) {
   cpu::CrossEntropyJob job = MakeCpuJob(args);
-  Gauge* gauge = purpose == Purpose::kBackward ? nullptr : args.gauge;
+  Gauge* gauge = purpose == LossPurpose::kBackward ? nullptr : args.gauge;
   CounterBlock* block = nullptr;
   if (gauge != nullptr) {
     gauge->NoteLossCall();
@@ -111,7 +109,7 @@ int Run(const lg_cross_entropy_args& args, Purpose purpose) {
       job.token_bytes_size = gauge->vocab_size();
     }
   }
-  if (purpose == Purpose::kObserve && block == nullptr) return LG_OK;
+  if (purpose == LossPurpose::kObserve && block == nullptr) return LG_OK;
 
   // The denominator of the loss, and the one that this launch vouches for.
   double denominator = 1;
@@ -121,7 +119,7 @@ int Run(const lg_cross_entropy_args& args, Purpose purpose) {
     denominator = args.denominator_pointer != nullptr ? *args.denominator_pointer
                   : args.denominator != 0             ? args.denominator
                                                       : static_cast<double>(CountUnmasked(job, args.rows));
-    if (given || purpose != Purpose::kObserve) announced = denominator;
+    if (given || purpose != LossPurpose::kObserve) announced = denominator;
   }
   job.denominator = denominator;
 
@@ -155,19 +153,26 @@ int Run(const lg_cross_entropy_args& args, Purpose purpose) {
   return LG_OK;
 }
 
-int Guarded(const lg_cross_entropy_args* given, Purpose purpose, const char* function) noexcept {
+int Guarded(const lg_cross_entropy_args* given, LossPurpose purpose, const char* function) noexcept {
   lg_cross_entropy_args args;
   if (const int code = ReadArguments(given, function, &args); code != LG_OK) return code;
   if (const int code = CheckArguments(args, function); code != LG_OK) return code;
-  if (purpose == Purpose::kBackward && args.grad_logits == nullptr) {
+  if (purpose == LossPurpose::kBackward && args.grad_logits == nullptr) {
     return SetError(LG_INVALID_ARGUMENT, "%s: grad_logits: expected where to write the gradient, got NULL", function);
   }
-  if (purpose == Purpose::kObserve &&
+  if (purpose == LossPurpose::kObserve &&
       (args.grad_logits != nullptr || args.losses != nullptr || args.log_z != nullptr || args.loss != nullptr)) {
     return SetError(LG_INVALID_ARGUMENT,
                     "%s: grad_logits, losses, log_z, loss: expected NULL (it "
                     "has no outputs), got a pointer",
                     function);
+  }
+  if (DeviceBackend* backend = FindDeviceBackend()) {
+    const void* where = args.rows > 0 ? args.logits : args.loss;
+    if (backend->DeviceOf(where) >= 0) return backend->CrossEntropy(args, purpose, function);
+  }
+  if (args.stream != nullptr) {
+    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
   }
   try {
     return Run(args, purpose);
@@ -193,15 +198,15 @@ void lg_cross_entropy_args_init(lg_cross_entropy_args* args) {
 }
 
 int lg_cross_entropy(const lg_cross_entropy_args* args) {
-  return lossgauge::Guarded(args, lossgauge::Purpose::kForward, "lg_cross_entropy");
+  return lossgauge::Guarded(args, lossgauge::LossPurpose::kForward, "lg_cross_entropy");
 }
 
 int lg_cross_entropy_backward(const lg_cross_entropy_args* args) {
-  return lossgauge::Guarded(args, lossgauge::Purpose::kBackward, "lg_cross_entropy_backward");
+  return lossgauge::Guarded(args, lossgauge::LossPurpose::kBackward, "lg_cross_entropy_backward");
 }
 
 int lg_observe_logits(const lg_cross_entropy_args* args) {
-  return lossgauge::Guarded(args, lossgauge::Purpose::kObserve, "lg_observe_logits");
+  return lossgauge::Guarded(args, lossgauge::LossPurpose::kObserve, "lg_observe_logits");
 }
 
 void lg_scale_gradient_args_init(lg_scale_gradient_args* args) {
@@ -211,8 +216,14 @@ void lg_scale_gradient_args_init(lg_scale_gradient_args* args) {
 int lg_scale_gradient(const lg_scale_gradient_args* given) {
   lg_scale_gradient_args args;
   if (const int code = lossgauge::ReadScaleArguments(given, &args); code != LG_OK) return code;
-  lossgauge::cpu::ScaleJob job = lossgauge::MakeScaleJob(args);
   if (args.rows == 0) return LG_OK;
+  if (lossgauge::DeviceBackend* backend = lossgauge::FindDeviceBackend()) {
+    if (backend->DeviceOf(args.grad) >= 0) return backend->ScaleGradient(args);
+  }
+  if (args.stream != nullptr) {
+    return lossgauge::SetError(LG_UNIMPLEMENTED, "lg_scale_gradient: stream: expected NULL for a gradient in host memory, got a stream");
+  }
+  lossgauge::cpu::ScaleJob job = lossgauge::MakeScaleJob(args);
   const int threads = lossgauge::cpu::ThreadsFor(args.threads, args.rows, args.columns);
   lossgauge::cpu::ForRows(threads, args.rows, args.columns, &job, lossgauge::RunScaleRows);
   return LG_OK;

@@ -19,14 +19,28 @@ void CopyText(char* field, std::size_t field_bytes, const std::string& text) {
 
 }  // namespace
 
-CounterBlock* Gauge::BlockForLaunch(std::int32_t block) noexcept {
-  if (!InOwnProcess()) return nullptr;
+std::int32_t Gauge::BlockIndexForLaunch(std::int32_t block) noexcept {
+  if (!InOwnProcess()) return -1;
   if (block == -1) block = IsEvaluating() ? kEvaluationBlock : kMainBlock;
-  if (!telemetry_on() || !IsBlock(block)) {
+  if (telemetry_on() && IsBlock(block)) return block;
+  CountDropped();
+  return -1;
+}
+
+CounterBlock* Gauge::BlockForLaunch(std::int32_t block) noexcept {
+  const std::int32_t index = BlockIndexForLaunch(block);
+  if (index < 0) return nullptr;
+  // Steps of this gauge end on a device: what the host's counters held would never be folded.
+  if (device() != nullptr) {
     CountDropped();
     return nullptr;
   }
-  return &blocks_[static_cast<std::size_t>(block)];
+  return &blocks_[static_cast<std::size_t>(index)];
+}
+
+void Gauge::AdoptDevice(std::unique_ptr<DeviceGauge> device) noexcept {
+  device_ = std::move(device);
+  device_seen_.store(device_.get(), std::memory_order_release);
 }
 
 void Gauge::NoteLossCall() noexcept {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/host/counter_block.h"
+#include "kernels/host/device_backend.h"
 #include "kernels/host/fork_guard.h"
 #include "kernels/host/heartbeat.h"
 #include "kernels/host/launcher_identity.h"
@@ -38,6 +39,8 @@ class Gauge {
   // nothing to add to: telemetry off, forked child, or a block that this gauge does not have (the call is then counted as
   // dropped).
   CounterBlock* BlockForLaunch(std::int32_t block) noexcept;
+  // The same as an index, for a backend that keeps counters of its own; -1 = nothing to add to.
+  std::int32_t BlockIndexForLaunch(std::int32_t block) noexcept;
   // A loss call of the current step begins: entered_step and last_call in the status line.
   void NoteLossCall() noexcept;
 
@@ -48,6 +51,16 @@ class Gauge {
   // First real column of this rank, and how many.
   std::int64_t shard_offset() const noexcept { return layout_.shard_offset; }
   std::int64_t shard_columns() const noexcept { return layout_.shard_columns; }
+
+  // ---- for a device backend
+
+  // The device's side, once a loss call has met a device; from then on steps end there. nullptr = the host's counters.
+  DeviceGauge* device() const noexcept { return device_seen_.load(std::memory_order_acquire); }
+  void AdoptDevice(std::unique_ptr<DeviceGauge> device) noexcept;
+  std::int32_t block_count() const noexcept { return block_count_; }
+  Segment* segment() const noexcept { return segment_.get(); }
+  std::int64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+  const lg_step_record& totals(std::int32_t block) const noexcept { return totals_[static_cast<std::size_t>(block)]; }
 
   // ---- for the C ABI; each returns an lg_code and sets the error text
 
@@ -65,7 +78,7 @@ class Gauge {
   int SetReportedLoss(const lg_reported_loss& reported) noexcept;
   int Observe(const lg_observation& observation) noexcept;
   int SetStep(std::int64_t step) noexcept;
-  int Publish() noexcept;
+  int Publish(void* stream) noexcept;
 
   int BeginPhase(std::int32_t phase) noexcept;
   int EndPhase(std::int32_t phase) noexcept;
@@ -75,13 +88,6 @@ class Gauge {
                    std::uint64_t phase) noexcept;
 
  private:
-  struct PendingScalar {
-    bool given = false;
-    double value = 0;
-    const void* pointer = nullptr;  // read at publish if not null
-    std::int32_t dtype = LG_FP64;
-    double Read() const noexcept;
-  };
   static constexpr std::size_t kScalars = 3;  // lg_scalar
   static constexpr int kMainBlock = 0;
   static constexpr int kEvaluationBlock = 1;
@@ -90,6 +96,7 @@ class Gauge {
   bool IsBlock(std::int32_t block) const noexcept { return block >= 0 && block < block_count_; }
   bool IsEvaluating() const noexcept;
   void NoteCall(std::uint64_t call) noexcept;
+  int PublishOnDevice(DeviceGauge* device, void* stream) noexcept;
   void TakeHandedOver(lg_step_record* record) noexcept;
   void AddToTotals(lg_step_record* record) noexcept;
   void PublishPhase() noexcept;  // needs event_mutex_, but for Open
@@ -102,6 +109,8 @@ class Gauge {
   int off_code_ = LG_OK;
   std::string off_message_;
   std::unique_ptr<Segment> segment_;  // null = telemetry off
+  std::unique_ptr<DeviceGauge> device_;  // dies before the segment whose ring it writes
+  std::atomic<DeviceGauge*> device_seen_{nullptr};
   Heartbeat heartbeat_;
 
   // Any thread.
@@ -112,7 +121,8 @@ class Gauge {
   std::atomic<std::uint64_t> dropped_calls_{0};
 
   // The step's thread.
-  std::array<PendingScalar, kScalars> scalars_;
+  std::array<HandedOver, kScalars> scalars_;
+  bool step_set_ = false;  // by the host, since the last publish
   lg_reported_loss reported_{};
   bool reported_given_ = false;
   std::array<lg_step_record, LG_BLOCK_COUNT> totals_{};  // only their total_ words

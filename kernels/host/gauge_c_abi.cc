@@ -196,10 +196,7 @@ int lg_gauge_observe(lg_gauge* gauge, const lg_observation* given) {
 }
 
 int lg_gauge_publish(lg_gauge* gauge, void* stream) {
-  return OnGauge(gauge, [=] {
-    if (stream != nullptr) return SetError(LG_UNIMPLEMENTED, "stream: this build has no CUDA backend; pass NULL");
-    return gauge->Publish();
-  });
+  return OnGauge(gauge, [=] { return gauge->Publish(stream); });
 }
 
 int lg_gauge_set_step(lg_gauge* gauge, int64_t step) {

@@ -24,23 +24,30 @@ const char* ScalarName(std::int32_t scalar) {
   }
 }
 
+// Nothing on the host can read memory of a device.
+bool IsReadable(const HandedOver& scalar) {
+  if (scalar.pointer == nullptr) return true;
+  DeviceBackend* backend = FindDeviceBackend();
+  return backend == nullptr || backend->DeviceOf(scalar.pointer) < 0;
+}
+
+double Read(const HandedOver& scalar) {
+  if (scalar.pointer == nullptr) return scalar.value;
+  if (scalar.dtype == LG_FP32) {
+    float single;
+    std::memcpy(&single, scalar.pointer, sizeof single);  // the job's memory may have any alignment
+    return single;
+  }
+  double whole;
+  std::memcpy(&whole, scalar.pointer, sizeof whole);
+  return whole;
+}
+
 bool IsDenominator(double value) { return std::isfinite(value) && value > 0; }
 
 void AddTo(lg_fixed128* total, const lg_fixed128& term) { *total = lg_fixed128_add(*total, term); }
 
 }  // namespace
-
-double Gauge::PendingScalar::Read() const noexcept {
-  if (pointer == nullptr) return value;
-  if (dtype == LG_FP32) {
-    float single;
-    std::memcpy(&single, pointer, sizeof single);  // the job's memory may have any alignment
-    return single;
-  }
-  double whole;
-  std::memcpy(&whole, pointer, sizeof whole);
-  return whole;
-}
 
 int Gauge::SetScalar(std::int32_t scalar, double value) noexcept {
   if (scalar < 0 || scalar >= static_cast<std::int32_t>(kScalars)) {
@@ -129,22 +136,27 @@ int Gauge::SetStep(std::int64_t step) noexcept {
     return SetError(LG_INVALID_ARGUMENT, "step: must be in [0, 2^53], got %lld", static_cast<long long>(step));
   }
   step_.store(step, std::memory_order_relaxed);
+  step_set_ = true;
   return LG_OK;
 }
 
 void Gauge::TakeHandedOver(lg_step_record* record) noexcept {
-  const auto given = [this](lg_scalar scalar) { return scalars_[scalar].given; };
+  const auto given = [this](lg_scalar scalar) {
+    if (!scalars_[scalar].given || IsReadable(scalars_[scalar])) return scalars_[scalar].given;
+    CountDropped();
+    return false;
+  };
   if (given(LG_GRAD_NORM)) {
     record->present |= LG_HAS_GRAD_NORM;
-    record->grad_norm = scalars_[LG_GRAD_NORM].Read();
+    record->grad_norm = Read(scalars_[LG_GRAD_NORM]);
   }
   if (given(LG_LEARNING_RATE)) {
     record->present |= LG_HAS_LEARNING_RATE;
-    record->learning_rate = scalars_[LG_LEARNING_RATE].Read();
+    record->learning_rate = Read(scalars_[LG_LEARNING_RATE]);
   }
   if (given(LG_DENOMINATOR)) {
     // From a pointer it may be anything; what is no denominator is dropped and counted rather than believed.
-    const double denominator = scalars_[LG_DENOMINATOR].Read();
+    const double denominator = Read(scalars_[LG_DENOMINATOR]);
     if (IsDenominator(denominator)) {
       record->present |= LG_HAS_DENOMINATOR;
       record->denominator_min = denominator;
@@ -201,7 +213,42 @@ void Gauge::AddToTotals(lg_step_record* record) noexcept {
   record->total_nonfinite_steps = total.total_nonfinite_steps;
 }
 
-int Gauge::Publish() noexcept {
+int Gauge::PublishOnDevice(DeviceGauge* device, void* stream) noexcept {
+  StepEnd end;
+  end.grad_norm = scalars_[LG_GRAD_NORM];
+  end.learning_rate = scalars_[LG_LEARNING_RATE];
+  end.denominator = scalars_[LG_DENOMINATOR];
+  end.reported_given = reported_given_;
+  end.reported = reported_;
+  end.phase = LoadPhase();
+  const std::int64_t step = step_.load(std::memory_order_relaxed);
+  if (step_set_) end.set_step = step;
+  DeviceBackend* backend = FindDeviceBackend();
+  if (backend != nullptr && backend->IsCapturing(stream)) {
+    // A graph would replay the values of now: what changes from step to step must be read on the device.
+    const auto from_host = [](const HandedOver& scalar) { return scalar.given && scalar.pointer == nullptr; };
+    if (from_host(end.grad_norm) || from_host(end.learning_rate) || from_host(end.denominator) || end.reported_given || step_set_) {
+      return SetError(LG_FAILED_PRECONDITION,
+                      "stream: is being captured, so values of the step must come from device pointers (lg_gauge_set_scalar_pointer), "
+                      "and its number counts on by itself");
+    }
+  }
+  NoteCall(LG_CALL_PUBLISH);
+  ring::StoreRelaxed(&segment_->steps().status()->enqueued_step, step);
+  const int code = device->Publish(end, stream);
+  if (code != LG_OK) return code;
+  scalars_ = {};
+  reported_given_ = false;
+  step_set_ = false;
+  step_.store(step + 1, std::memory_order_relaxed);
+  return LG_OK;
+}
+
+int Gauge::Publish(void* stream) noexcept {
+  if (DeviceGauge* device = this->device()) return PublishOnDevice(device, stream);
+  if (stream != nullptr && FindDeviceBackend() == nullptr) {
+    return SetError(LG_UNIMPLEMENTED, "stream: expected NULL, since there is no device here; got a stream");
+  }
   const std::int64_t step = step_.load(std::memory_order_relaxed);
   lg_ring_status* status = segment_->steps().status();
   NoteCall(LG_CALL_PUBLISH);
@@ -224,6 +271,7 @@ int Gauge::Publish() noexcept {
     segment_->steps().Publish(record);
   }
   ring::StoreRelaxed(&status->published_step, step);
+  step_set_ = false;
   step_.store(step + 1, std::memory_order_relaxed);
   return LG_OK;
 }

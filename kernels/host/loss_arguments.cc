@@ -208,9 +208,6 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
     return SetError(LG_INVALID_ARGUMENT, "%s: block: expected -1 (by phase) or 0 to %u, got %d", function, LG_BLOCK_COUNT - 1,
                     args.block);
   }
-  if (args.stream != nullptr) {
-    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL on the CPU backend, got a stream", function);
-  }
   if (args.threads < 0) return SetError(LG_INVALID_ARGUMENT, "%s: threads: expected >= 0, got %d", function, args.threads);
   return LG_OK;
 }
@@ -245,9 +242,6 @@ int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_ar
     return SetError(LG_INVALID_ARGUMENT,
                     "%s: upstream_stride: expected rows * upstream_stride within 63 bits of bytes, got %lld", function,
                     Number(args->upstream_stride));
-  }
-  if (args->stream != nullptr) {
-    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL on the CPU backend, got a stream", function);
   }
   if (args->threads < 0) return SetError(LG_INVALID_ARGUMENT, "%s: threads: expected >= 0, got %d", function, args->threads);
   return LG_OK;

@@ -227,5 +227,6 @@ Segment::~Segment() {
 }
 
 std::size_t Segment::bytes() const noexcept { return kStepsBytes + kEventsBytes; }
+std::size_t Segment::steps_bytes() const noexcept { return kStepsBytes; }
 
 }  // namespace lossgauge

@@ -35,6 +35,9 @@ class Segment {
   ring::RingWriter<>& events() noexcept { return *events_; }
   const std::string& steps_path() const noexcept { return steps_path_; }
   std::size_t bytes() const noexcept;
+  // The mapped step ring, for a device that writes it itself.
+  void* steps_memory() const noexcept { return mapped_[0]; }
+  std::size_t steps_bytes() const noexcept;
 
  private:
   Segment() = default;

@@ -75,6 +75,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string Name() const = 0;
+  // True if alignment and dtype of the same values change no bit of a result. A backend that takes another kernel then adds in another order.
+  virtual bool HasSameBitsForAnyLayout() const { return true; }
   virtual Outcome Run(const Problem& problem) = 0;
   virtual std::unique_ptr<Telemetry> OpenTelemetry(const TelemetryOptions& options) = 0;
 };

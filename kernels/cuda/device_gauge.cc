@@ -1,0 +1,186 @@
+#include "kernels/cuda/device_gauge.h"
+
+#include <time.h>
+
+#include <cstring>
+#include <new>
+
+#include "kernels/host/clocks.h"
+#include "kernels/host/error.h"
+
+namespace lossgauge::cuda {
+namespace {
+
+std::uintptr_t KeyOf(cudaStream_t stream) { return reinterpret_cast<std::uintptr_t>(stream) + 1; }
+cudaStream_t StreamOf(std::uintptr_t key) { return reinterpret_cast<cudaStream_t>(key - 1); }
+
+int Failed(cudaError_t error, const char* what) {
+  (void)cudaGetLastError();  // reported here; the job's own next check must not see it
+  const lg_code code = error == cudaErrorMemoryAllocation ? LG_RESOURCE_EXHAUSTED : LG_UNAVAILABLE;
+  return SetError(code, "gauge on the device: %s: %s", what, cudaGetErrorString(error));
+}
+
+HandedScalar Hand(const HandedOver& from) {
+  return {from.pointer, from.value, from.dtype == LG_FP64, from.given};
+}
+
+}  // namespace
+
+cudaError_t CaptureId(cudaStream_t stream, unsigned long long* id) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  *id = 0;
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, id, nullptr, nullptr, nullptr, nullptr);
+  if (status != cudaStreamCaptureStatusActive) *id = 0;
+  return error;
+}
+
+int CudaGauge::Create(Gauge* gauge, Device* device, std::unique_ptr<CudaGauge>* made) {
+  std::unique_ptr<CudaGauge> created(new (std::nothrow) CudaGauge(device, gauge->block_count()));
+  if (created == nullptr) return SetError(LG_RESOURCE_EXHAUSTED, "gauge on the device: no memory");
+  const ScopedDevice current(device->facts().ordinal);
+  if (const int code = created->SetUp(gauge); code != LG_OK) return code;
+  *made = std::move(created);
+  return LG_OK;
+}
+
+int CudaGauge::SetUp(Gauge* gauge) {
+  const std::size_t counter_bytes = sizeof(DeviceCounters) * static_cast<std::size_t>(block_count_);
+  cudaError_t error = cudaMalloc(reinterpret_cast<void**>(&counters_), counter_bytes);
+  if (error == cudaSuccess) error = cudaMemset(counters_, 0, counter_bytes);
+  if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&state_), sizeof(PublisherState));
+  if (error != cudaSuccess) return Failed(error, "counters");
+
+  PublisherState state{};
+  state.step = gauge->step();
+  state.publications = gauge->segment()->steps().published();
+  for (int block = 0; block < block_count_; ++block) state.totals[block] = gauge->totals(block);
+  error = cudaMemcpy(state_, &state, sizeof state, cudaMemcpyHostToDevice);
+  if (error != cudaSuccess) return Failed(error, "state");
+
+  if (gauge->token_bytes() != nullptr) {
+    const auto bytes = static_cast<std::size_t>(gauge->vocab_size());
+    error = cudaMalloc(reinterpret_cast<void**>(&token_bytes_), bytes);
+    if (error == cudaSuccess) error = cudaMemcpy(token_bytes_, gauge->token_bytes(), bytes, cudaMemcpyHostToDevice);
+    if (error != cudaSuccess) return Failed(error, "table of token bytes");
+  }
+
+  Segment* segment = gauge->segment();
+  error = cudaHostRegister(segment->steps_memory(), segment->steps_bytes(), cudaHostRegisterMapped | cudaHostRegisterPortable);
+  if (error != cudaSuccess) return Failed(error, "mapping the ring for the device");
+  registered_ = segment->steps_memory();
+  void* mapped = nullptr;
+  error = cudaHostGetDevicePointer(&mapped, registered_, 0);
+  if (error == cudaSuccess) error = cudaEventCreateWithFlags(&published_, cudaEventDisableTiming);
+  if (error != cudaSuccess) return Failed(error, "mapping the ring for the device");
+
+  auto* const ring = static_cast<unsigned char*>(mapped);
+  const auto* header = static_cast<const lg_ring_header*>(registered_);
+  launch_.counters = counters_;
+  launch_.state = state_;
+  launch_.slots = ring + header->identity.header_bytes;
+  launch_.cursor = reinterpret_cast<unsigned long long*>(ring + offsetof(lg_ring_header, cursor));
+  launch_.published_step = reinterpret_cast<long long*>(ring + offsetof(lg_ring_header, status) + offsetof(lg_ring_status, published_step));
+  launch_.segment_id[0] = header->identity.segment_id[0];
+  launch_.segment_id[1] = header->identity.segment_id[1];
+  launch_.slot_count = header->identity.slot_count;
+  launch_.block_count = block_count_;
+  // The device's global timer keeps the wall clock's epoch; a record needs both clocks.
+  launch_.boot_minus_global_ns = BootNs() - WallNs();
+  error = cudaDeviceSynchronize();  // once, when the gauge meets the device
+  return error == cudaSuccess ? LG_OK : Failed(error, "set-up");
+}
+
+CudaGauge::~CudaGauge() {
+  const ScopedDevice current(device_->facts().ordinal);
+  // A publish that is still under way writes to the ring: it must not be unmapped beneath it.
+  (void)cudaDeviceSynchronize();
+  if (registered_ != nullptr) (void)cudaHostUnregister(registered_);
+  for (StreamSlot& slot : slots_) {
+    if (slot.event != nullptr) (void)cudaEventDestroy(slot.event);
+  }
+  if (published_ != nullptr) (void)cudaEventDestroy(published_);
+  (void)cudaFree(counters_);
+  (void)cudaFree(state_);
+  (void)cudaFree(token_bytes_);
+  (void)cudaGetLastError();
+}
+
+CudaGauge::StreamSlot* CudaGauge::Find(cudaStream_t stream) {
+  const std::uintptr_t key = KeyOf(stream);
+  for (StreamSlot& slot : slots_) {
+    std::uintptr_t found = slot.key.load(std::memory_order_acquire);
+    if (found == key) return &slot;
+    if (found != 0) continue;
+    if (slot.key.compare_exchange_strong(found, key, std::memory_order_acq_rel) || found == key) return &slot;
+  }
+  return nullptr;
+}
+
+DeviceCounters* CudaGauge::BeginLaunch(int block, cudaStream_t stream, unsigned long long capture_id) {
+  StreamSlot* slot = Find(stream);
+  if (slot == nullptr) return nullptr;
+  const std::uint64_t publishes = publishes_.load(std::memory_order_acquire);
+  // An event of another capture, or of none, cannot be waited for inside a capture; there the order is the graph's.
+  const bool same_capture = publish_capture_id_.load(std::memory_order_relaxed) == capture_id;
+  if (publishes != slot->seen_publish.load(std::memory_order_relaxed) && publish_stream_.load(std::memory_order_relaxed) != KeyOf(stream) &&
+      same_capture) {
+    if (cudaStreamWaitEvent(stream, published_, 0) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return nullptr;
+    }
+  }
+  slot->seen_publish.store(publishes, std::memory_order_relaxed);
+  slot->capture_id.store(capture_id, std::memory_order_relaxed);
+  slot->recorded.store(false, std::memory_order_relaxed);
+  slot->used.store(true, std::memory_order_release);
+  return counters_ + block;
+}
+
+void CudaGauge::EndLaunch(cudaStream_t stream, unsigned long long) {
+  // The publishing stream orders itself. Other streams leave an event now: at publish time they may be gone.
+  if (publish_stream_.load(std::memory_order_relaxed) == KeyOf(stream)) return;
+  StreamSlot* slot = Find(stream);
+  if (slot == nullptr) return;
+  if (slot->event == nullptr && cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming) != cudaSuccess) return;
+  slot->recorded.store(cudaEventRecord(slot->event, stream) == cudaSuccess, std::memory_order_release);
+}
+
+int CudaGauge::Publish(const StepEnd& end, void* given_stream) {
+  const auto stream = static_cast<cudaStream_t>(given_stream);
+  const ScopedDevice current(device_->facts().ordinal);
+  unsigned long long capture_id = 0;
+  if (const cudaError_t error = CaptureId(stream, &capture_id); error != cudaSuccess) return Failed(error, "stream");
+  for (StreamSlot& slot : slots_) {
+    const std::uintptr_t key = slot.key.load(std::memory_order_acquire);
+    if (key == 0) break;
+    if (!slot.used.exchange(false, std::memory_order_acq_rel) || key == KeyOf(stream)) continue;
+    if (slot.capture_id.load(std::memory_order_relaxed) != capture_id) continue;
+    cudaError_t error = cudaSuccess;
+    if (!slot.recorded.load(std::memory_order_acquire)) {
+      if (slot.event == nullptr) error = cudaEventCreateWithFlags(&slot.event, cudaEventDisableTiming);
+      if (error == cudaSuccess) error = cudaEventRecord(slot.event, StreamOf(key));
+    }
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, slot.event, 0);
+    if (error != cudaSuccess) return Failed(error, "waiting for another stream's loss calls");
+  }
+  PublishLaunch launch = launch_;
+  launch.phase = end.phase;
+  launch.set_step = end.set_step;
+  launch.grad_norm = Hand(end.grad_norm);
+  launch.learning_rate = Hand(end.learning_rate);
+  launch.denominator = Hand(end.denominator);
+  launch.reported_given = end.reported_given;
+  launch.reported_value = end.reported.value;
+  launch.reported_auxiliary = end.reported.auxiliary;
+  launch.reported_dtype = static_cast<unsigned long long>(end.reported.dtype);
+  launch.reported_interval = static_cast<unsigned long long>(end.reported.interval);
+  cudaError_t error = LaunchPublish(launch, stream);
+  if (error == cudaSuccess) error = cudaEventRecord(published_, stream);
+  if (error != cudaSuccess) return Failed(error, "publish");
+  publish_stream_.store(KeyOf(stream), std::memory_order_relaxed);
+  publish_capture_id_.store(capture_id, std::memory_order_relaxed);
+  publishes_.fetch_add(1, std::memory_order_acq_rel);
+  return LG_OK;
+}
+
+}  // namespace lossgauge::cuda

@@ -1,0 +1,163 @@
+#include "kernels/cuda/launch.h"
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+#include "kernels/cuda/entries.h"
+#include "kernels/cuda/launch_reads.cuh"
+
+namespace lossgauge::cuda {
+namespace {
+
+constexpr int kBytesOf[] = {4, 2, 2};
+
+// Rows shorter than this are held in registers rather than streamed through a ring.
+constexpr long long kShortestRingRow = 24 << 10;
+// Longest row, in bytes, for each shape of the ring kernel: with more, too little of the ring is left for the next row (measured), and another CTA joins in.
+constexpr long long kLongestRingRow[kRingShapes] = {48 << 10, 144 << 10, 320 << 10, 696 << 10};
+
+// How many CTAs (or clusters) of a kernel run at once on a device. Asked once for each kernel and device.
+cudaError_t Resident(const DeviceFacts& device, const KernelEntry& entry, int* count) {
+  static std::mutex mutex;
+  static std::unordered_map<const void*, int> known;  // of device 0.. in the low bits of the key: kernels are at least 16-byte aligned
+  const void* key = static_cast<const char*>(entry.kernel) + device.ordinal;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto it = known.find(key);
+    if (it != known.end()) {
+      *count = it->second;
+      return cudaSuccess;
+    }
+  }
+  cudaError_t error = cudaSuccess;
+  if (entry.shared_bytes > 0) {
+    error = cudaFuncSetAttribute(entry.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, entry.shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  if (entry.cluster == 1) {
+    int per_multiprocessor = 0;
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, entry.kernel, entry.threads, static_cast<size_t>(entry.shared_bytes));
+    *count = per_multiprocessor * device.multiprocessors;
+  } else {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(entry.cluster) * 64);
+    config.blockDim = dim3(static_cast<unsigned>(entry.threads));
+    config.dynamicSmemBytes = static_cast<size_t>(entry.shared_bytes);
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(entry.cluster), 1, 1};
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    error = cudaOccupancyMaxActiveClusters(count, entry.kernel, &config);
+  }
+  if (error != cudaSuccess) return error;
+  if (*count == 0) return cudaErrorLaunchOutOfResources;
+  std::lock_guard<std::mutex> lock(mutex);
+  known[key] = *count;
+  return cudaSuccess;
+}
+
+cudaError_t Launch(const KernelEntry& entry, int grid, cudaStream_t stream, void** arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(grid));
+  config.blockDim = dim3(static_cast<unsigned>(entry.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(entry.shared_bytes);
+  config.stream = stream;
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(entry.cluster), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = entry.cluster > 1 ? 1 : 0;
+  return cudaLaunchKernelExC(&config, entry.kernel, arguments);
+}
+
+// Unmasked rows of a launch that divides by their number.
+__global__ void CountUnmasked(const __grid_constant__ CrossEntropyLaunch a) {
+  unsigned count = 0;
+  for (long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; row < a.rows; row += static_cast<long long>(gridDim.x) * blockDim.x) {
+    count += IsUnmasked(a, ReadTarget(a, row));
+  }
+  count = __reduce_add_sync(~0u, count);
+  if ((threadIdx.x & 31) == 0 && count != 0) atomicAdd(&a.scratch->counted, static_cast<Word>(count));
+}
+
+// True if gradient vectors are 16-byte aligned wherever the logits' are, in every row.
+bool SameAlignment(const CrossEntropyLaunch& a) {
+  if (a.grad == nullptr) return true;
+  const auto difference = reinterpret_cast<std::uintptr_t>(a.grad) - reinterpret_cast<std::uintptr_t>(a.logits);
+  return difference % 16 == 0 && (a.grad_stride_bytes - a.row_stride_bytes) % 16 == 0;
+}
+
+cudaError_t LaunchRing(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& a, int shape, cudaStream_t stream) {
+  const KernelEntry& entry = RingEntry(dtype, shape, a.counters != nullptr, a.label_smoothing != 0.f);
+  int clusters = 0;
+  if (const cudaError_t error = Resident(device, entry, &clusters); error != cudaSuccess) return error;
+  // Chunks of equal size, at most a slot, for the most vectors that a row of any alignment can touch.
+  const int elements = 16 / kBytesOf[dtype];
+  const bool aligned = reinterpret_cast<std::uintptr_t>(a.logits) % 128 == 0 && a.row_stride_bytes % 128 == 0;
+  const int vectors = (a.vocab_size + (aligned ? 0 : 128 / kBytesOf[dtype] - 1) + elements - 1) / elements;
+  const int part = entry.cluster == 1 ? vectors : ((vectors + entry.cluster - 1) / entry.cluster + 31) / 32 * 32;
+  const int units = (part + 31) / 32;
+  const int chunks = (units + entry.slot_units - 1) / entry.slot_units;
+  int units_per_chunk = (units + chunks - 1) / chunks;
+  clusters = static_cast<int>(std::min<long long>(clusters, a.rows));
+  void* arguments[] = {const_cast<CrossEntropyLaunch*>(&a), &units_per_chunk};
+  return Launch(entry, clusters * entry.cluster, stream, arguments);
+}
+
+cudaError_t LaunchRows(const DeviceFacts& device, const KernelEntry& entry, const CrossEntropyLaunch& a, cudaStream_t stream) {
+  int ctas = 0;
+  if (const cudaError_t error = Resident(device, entry, &ctas); error != cudaSuccess) return error;
+  const long long wanted = (a.rows + entry.rows_per_cta - 1) / entry.rows_per_cta;
+  void* arguments[] = {const_cast<CrossEntropyLaunch*>(&a)};
+  return Launch(entry, static_cast<int>(std::max<long long>(1, std::min<long long>(ctas, wanted))), stream, arguments);
+}
+
+}  // namespace
+
+const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing) {
+  if (dtype == 1) return RingEntryBf16(shape, signals, smoothing);
+  return dtype == 2 ? RingEntryFp16(shape, signals, smoothing) : RingEntryFp32(shape, signals, smoothing);
+}
+const KernelEntry& RowsEntry(int dtype, int shape, bool signals) {
+  if (dtype == 1) return RowsEntryBf16(shape, signals);
+  return dtype == 2 ? RowsEntryFp16(shape, signals) : RowsEntryFp32(shape, signals);
+}
+const KernelEntry& MappedRowsEntry(int dtype, bool signals) {
+  if (dtype == 1) return MappedRowsEntryBf16(signals);
+  return dtype == 2 ? MappedRowsEntryFp16(signals) : MappedRowsEntryFp32(signals);
+}
+int RowsCapacity(int shape) {
+  constexpr int kCapacity[kRowsShapes] = {0, 1 * 32 * 4, 2 * 32 * 8, 4 * 32 * 8, 8 * 32 * 8};
+  return kCapacity[shape];
+}
+
+cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& a, cudaStream_t stream) {
+  if (a.count_denominator && a.rows > 0) {
+    const unsigned ctas = static_cast<unsigned>(std::min<long long>((a.rows + 1023) / 1024, device.multiprocessors));
+    CountUnmasked<<<ctas, 256, 0, stream>>>(a);
+    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  }
+  const bool signals = a.counters != nullptr;
+  if (a.logit_scale != 1.f || a.logit_softcap != 0.f) return LaunchRows(device, MappedRowsEntry(dtype, signals), a, stream);
+
+  const long long row_bytes = static_cast<long long>(a.vocab_size) * kBytesOf[dtype];
+  // The choice does not depend on whether a gradient is wanted: the loss has the same bits either way.
+  // Bulk copies, clusters and 228 KB of shared memory: sm_90, sm_100. sm_120 has the instructions but not the memory.
+  const bool has_ring = device.compute_capability >= 90 && device.shared_bytes_per_cta >= 227 * 1024;
+  if (has_ring && row_bytes >= kShortestRingRow && a.rows > 0 && a.rows < (1ll << 31) && SameAlignment(a)) {
+    for (int shape = 0; shape < kRingShapes; ++shape) {
+      if (row_bytes <= kLongestRingRow[shape]) return LaunchRing(device, dtype, a, shape, stream);
+    }
+    // Longer rows do not fit on chip beside the next one: two reads.
+  }
+  const int elements = 16 / kBytesOf[dtype];
+  const int vectors = (a.vocab_size + 2 * (elements - 1)) / elements;  // at any alignment
+  for (int shape = 1; shape < kRowsShapes; ++shape) {
+    if (vectors <= RowsCapacity(shape)) return LaunchRows(device, RowsEntry(dtype, shape, signals), a, stream);
+  }
+  return LaunchRows(device, RowsEntry(dtype, 0, signals), a, stream);
+}
+
+}  // namespace lossgauge::cuda

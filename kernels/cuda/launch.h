@@ -1,0 +1,48 @@
+// Choosing and launching kernels. Host side, no CUDA kernels in sight: what runs where is one table in launch.cu.
+#ifndef LOSSGAUGE_KERNELS_CUDA_LAUNCH_H_
+#define LOSSGAUGE_KERNELS_CUDA_LAUNCH_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device_counters.h"
+
+namespace lossgauge::cuda {
+
+// What a launch needs to know of a device; read once.
+struct DeviceFacts {
+  int ordinal;
+  int multiprocessors;
+  int compute_capability;  // 10 * major + minor
+  int shared_bytes_per_cta;  // with opt-in
+};
+
+// A kernel with what depends on the device filled in at its first launch there.
+struct KernelEntry {
+  const void* kernel;
+  int threads;
+  int shared_bytes;
+  int cluster;       // CTAs; 1 = no clusters
+  int slot_units;    // ring kernel: largest chunk, in units; 0 = plain kernel
+  int rows_per_cta;  // plain kernel
+};
+
+// dtype: 0 fp32, 1 bf16, 2 fp16 (LG_FP32, LG_BF16, LG_FP16).
+// Entry of the ring kernel for cluster sizes 1, 2, 4 (index 0 = cluster of 1 with a longer queue, for short rows).
+constexpr int kRingShapes = 4;
+const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing);
+// Plain kernel: 0 = two reads, 1.. = rows held in registers, of rising capacity.
+constexpr int kRowsShapes = 5;
+const KernelEntry& RowsEntry(int dtype, int shape, bool signals);
+// Vectors that the shape can hold; 0 = any number.
+int RowsCapacity(int shape);
+// With soft cap or scale.
+const KernelEntry& MappedRowsEntry(int dtype, bool signals);
+
+// Enqueues forward (and gradient, if launch.grad is set) of checked arguments. Nothing waits.
+cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream);
+
+}  // namespace lossgauge::cuda
+
+#endif  // LOSSGAUGE_KERNELS_CUDA_LAUNCH_H_

@@ -1,0 +1,82 @@
+// The ring kernel's frame: set-up, roles, end. See ring_layout.cuh for the whole.
+#ifndef LOSSGAUGE_KERNELS_CUDA_RING_KERNEL_CUH_
+#define LOSSGAUGE_KERNELS_CUDA_RING_KERNEL_CUH_
+
+#include "kernels/cuda/ring_gradient.cuh"
+#include "kernels/cuda/ring_merge.cuh"
+#include "kernels/cuda/ring_reduce.cuh"
+#include "kernels/cuda/ring_service.cuh"
+
+namespace lossgauge::cuda {
+
+template <class C>
+__device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < C::NBUF; ++i) {
+      BarrierInit(base + C::FULL + i * 8, 1);
+      BarrierInit(base + C::EMPTY + i * 8, C::G);
+    }
+    for (int i = 0; i < C::NS; ++i) {
+      BarrierInit(base + C::QFULL + i * 8, 1);
+      BarrierInit(base + C::SFULL + i * 8, C::CL * C::R);
+      BarrierInit(base + C::READY + i * 8, 1);
+      BarrierInit(base + C::SEMPTY + i * 8, C::CL * (C::G + 1));
+    }
+    for (int i = 0; i < 2; ++i) {
+      BarrierInit(base + C::BOOKFULL + i * 8, kBookRows);
+      BarrierInit(base + C::BOOKEMPTY + i * 8, 1);
+    }
+    BarrierInitFence();
+  }
+  for (unsigned i = threadIdx.x; i < kZeroPageBytes / 16; i += C::THREADS) StoreShared16(base + C::ZERO + i * 16, 0u, 0u, 0u, 0u);
+  for (unsigned i = threadIdx.x; i < (sizeof(CtaTally) + kMassWords * 8) / 8; i += C::THREADS) reinterpret_cast<Word*>(tally)[i] = 0;
+  AsyncProxyFence();  // the zero page is read by bulk stores
+  __syncthreads();
+  if constexpr (C::SIGNALS) {
+    // What earlier launches of the step have seen spares the reducers a look.
+    if (threadIdx.x == 0) tally->best_abs = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
+    __syncthreads();
+  }
+  if constexpr (C::CL > 1) ClusterSync();
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constant__ CrossEntropyLaunch a, int units_per_chunk) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  uint32_t base;
+  asm volatile("mov.b32 %0, %1;" : "=r"(base) : "r"(SharedAddress(shared)));  // or the compiler fetches it anew for each access
+  CtaTally* const tally = reinterpret_cast<CtaTally*>(shared + C::TALLY);
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int rank = C::CL == 1 ? 0 : static_cast<int>(ClusterRank());
+  const int cluster = blockIdx.x / C::CL, clusters = gridDim.x / C::CL;
+  SetUp<C>(base, a, tally);
+
+  if (warp == 0) {
+    RunProducer<C>(base, a, units_per_chunk, rank, lane);
+  } else if (warp == 1) {
+    if (rank == 0) {
+      Scheduler<C> scheduler{a, base, lane, cluster, clusters};
+      scheduler.Run();
+      scheduler.Flush(tally);
+    }
+  } else if (warp == 2) {
+    RunCombiner<C>(base, a, tally, rank, lane);
+  } else if (warp == 3) {
+    if (rank == 0) RunBookkeeper<C>(base, a, tally, lane);
+  } else if (warp < C::kServiceWarps + C::R) {
+    RunReducer<C>(base, a, tally, units_per_chunk, rank, warp - C::kServiceWarps, lane);
+  } else {
+    RunGradient<C>(base, a, tally, units_per_chunk, rank, warp - C::kServiceWarps - C::R, lane);
+  }
+  __syncthreads();
+  if constexpr (C::SIGNALS) FlushTally(tally, a.counters);
+  // Nobody leaves while a peer may still write here, and the leader reports the cluster only after all of its CTAs have flushed.
+  __threadfence();
+  if constexpr (C::CL > 1) ClusterSync();
+  else __syncthreads();
+  if (rank == 0 && threadIdx.x == 0) FinishCluster(a, *tally, tally->counts[kUnmaskedTokens] != 0, clusters);
+}
+
+}  // namespace lossgauge::cuda
+
+#endif  // LOSSGAUGE_KERNELS_CUDA_RING_KERNEL_CUH_

@@ -1,0 +1,166 @@
+// Merging the reducers' partial results into the constants of the row's gradient (combiner), and from there into loss and signals (bookkeeper).
+#ifndef LOSSGAUGE_KERNELS_CUDA_RING_MERGE_CUH_
+#define LOSSGAUGE_KERNELS_CUDA_RING_MERGE_CUH_
+
+#include <climits>
+
+#include "kernels/cuda/ring_layout.cuh"
+
+namespace lossgauge::cuda {
+
+constexpr uint32_t kTieBefore = 0x80000000u;  // in the word of max|z|: a column before the target reaches the target's logit
+
+struct MergedRow {
+  RowSums sums;
+  float max_abs;
+  int max_abs_column;  // only if a reducer looked
+  bool correct;
+};
+
+// All lanes get the same result; lane i takes partial result i.
+template <class C>
+struct Partials {
+  uint4 w;
+  const uint32_t from;
+  const int lane;
+  float others_max;
+
+  __device__ __forceinline__ Partials(uint32_t base, int qs, int lane_) : from(base + C::PARTIAL + qs * (C::CL * C::R * kPartialBytes)), lane(lane_) {
+    w = make_uint4(__float_as_uint(kLowest), 0u, 0u, 0u);
+    if (lane < C::CL * C::R) w = LoadShared16(from + lane * kPartialBytes);
+    __syncwarp();
+  }
+  __device__ __forceinline__ RowSums Sums(float z_target) {
+    const float max = __uint_as_float(w.x);
+    others_max = WarpMax(max);
+    const float others = WarpSum(__uint_as_float(w.y) * Exp2((max - others_max) * kLog2E));
+    return CompleteSums(others, others_max, z_target, C::SMOOTHING ? WarpSum(__uint_as_float(w.w)) + z_target : 0.f);
+  }
+  // After Sums: what only the signals need.
+  __device__ __forceinline__ void Signals(const QueueEntry& e, MergedRow* m) const {
+    const unsigned abs_bits = w.z & ~kTieBefore;
+    const unsigned best = __reduce_max_sync(~0u, abs_bits);
+    int column = INT_MAX;
+    if (abs_bits == best && lane < C::CL * C::R) column = static_cast<int>(LoadShared4(from + lane * kPartialBytes + 16));
+    column = static_cast<int>(__reduce_min_sync(~0u, static_cast<unsigned>(column)));
+    const bool tie_before = __any_sync(~0u, (w.z & kTieBefore) != 0);
+    m->correct = e.z_target > others_max || (e.z_target == others_max && !tie_before);
+    m->max_abs = __uint_as_float(best);
+    m->max_abs_column = column;
+    const float target_abs = fabsf(e.z_target);
+    if (target_abs < INFINITY && (target_abs > m->max_abs || (target_abs == m->max_abs && e.target < column))) {
+      m->max_abs = target_abs;
+      m->max_abs_column = e.target;
+    }
+  }
+};
+
+template <class C>
+__device__ __forceinline__ bool IsFinite(const RowSums& r) {
+  return r.defined() && fabsf(r.z_target) < INFINITY && (!C::SMOOTHING || fabsf(r.z_sum) < INFINITY);
+}
+
+// The leader's combiner hands rows to the bookkeeper through two halves of kBookRows entries, so that the bookkeeper's double arithmetic, a lane a row,
+// delays nobody. BOOKFULL[half] counts rows, BOOKEMPTY[half] the bookkeeper.
+template <class C>
+__device__ __forceinline__ uint32_t BookEntry(uint32_t base, unsigned row) {
+  return base + C::BOOK + row % (2 * kBookRows) * kBookBytes;
+}
+
+template <class C>
+__device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int rank, int lane) {
+  const double denominator = ReadDenominator(a);
+  QueueCursor<C> q;
+  for (;; q.Next()) {
+    const QueueEntry e = WaitForRow(base, q);
+    if (e.row < 0) break;
+    const Factor factor = MakeFactor(e.scale, denominator);
+    BarrierWait(base + C::SFULL + q.qs * 8, q.phase);
+    __syncwarp();
+    Partials<C> partials(base, q.qs, lane);
+    MergedRow m;
+    m.sums = partials.Sums(e.z_target);
+    const bool finite = IsFinite<C>(m.sums);
+    if (lane == 0) {
+      const RowGradient g = MakeRowGradient(m.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+      // The mass of the target; negative = not a finite row, no signals.
+      const float mass = finite ? m.sums.target * g.inverse_total : -1.f;
+      const uint32_t to = base + C::CONSTANTS + q.qs * 32;
+      StoreShared16(to, __float_as_uint(g.max), __float_as_uint(g.scale), __float_as_uint(g.offset), __float_as_uint(g.target));
+      StoreShared16(to + 16, __float_as_uint(g.inverse_total), __float_as_uint(g.after), __float_as_uint(factor.restore), __float_as_uint(mass));
+      BarrierArrive(base + C::READY + q.qs * 8);
+    }
+    __syncwarp();
+    if (rank != 0) {
+      if (lane == 0) EntryTaken<C>(base, q.qs);
+      continue;
+    }
+    if constexpr (C::SIGNALS) partials.Signals(e, &m);
+    if (lane == 0) {
+      EntryTaken<C>(base, q.qs);
+      const unsigned half = q.rows / kBookRows & 1;
+      if (q.rows % kBookRows == 0) BarrierWait(base + C::BOOKEMPTY + half * 8, ~(q.rows / (2 * kBookRows)) & 1);
+      const uint32_t to = BookEntry<C>(base, q.rows);
+      StoreShared16(to, e.row, e.target, __float_as_uint(e.z_target), __float_as_uint(m.sums.max));
+      StoreShared16(to + 16, __float_as_uint(m.sums.others), __float_as_uint(m.sums.target), __float_as_uint(m.sums.z_sum), finite);
+      if constexpr (C::SIGNALS) {
+        StoreShared16(to + 32, __float_as_uint(m.max_abs), m.max_abs_column, m.correct, 0u);
+        if (finite && __float_as_uint(m.max_abs) > tally->best_abs) {
+          // For reducers to look past smaller magnitudes. That they may see it late costs them a look, nothing else.
+          tally->best_abs = __float_as_uint(m.max_abs);
+          if constexpr (C::CL > 1) {
+            for (int c = 1; c < C::CL; ++c) StoreRemote4(SharedAddress(&tally->best_abs), c, tally->best_abs);
+          }
+        }
+      }
+      BarrierArrive(base + C::BOOKFULL + half * 8);
+    }
+    __syncwarp();
+  }
+  if (lane == 0) BarrierArrive(base + C::READY + q.qs * 8);  // lets the gradient warps see the end
+  if (rank != 0) return;
+  // The last half is filled up with entries that are no rows.
+  const unsigned half = q.rows / kBookRows & 1, first = q.rows % kBookRows;
+  if (first == 0) BarrierWait(base + C::BOOKEMPTY + half * 8, ~(q.rows / (2 * kBookRows)) & 1);
+  __syncwarp();
+  if (static_cast<unsigned>(lane) >= first) {
+    StoreShared4(base + C::BOOK + (half * kBookRows + lane) * kBookBytes, ~0u);
+    BarrierArrive(base + C::BOOKFULL + half * 8);
+  }
+}
+
+// Loss and signals of 32 rows at once, off the critical path.
+template <class C>
+__device__ __forceinline__ void RunBookkeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int lane) {
+  CtaTally mine = {};  // of this lane
+  for (unsigned batch = 0;; ++batch) {
+    const unsigned half = batch & 1;
+    BarrierWait(base + C::BOOKFULL + half * 8, batch >> 1 & 1);
+    __syncwarp();
+    const uint32_t from = BookEntry<C>(base, half * kBookRows + lane);
+    const uint4 x = LoadShared16(from), y = LoadShared16(from + 16);
+    uint4 z = make_uint4(0u, 0u, 0u, 0u);
+    if constexpr (C::SIGNALS) z = LoadShared16(from + 32);
+    __syncwarp();
+    if (lane == 0) BarrierArrive(base + C::BOOKEMPTY + half * 8);
+    const int row = static_cast<int>(x.x);
+    if (row >= 0) {
+      const RowSums sums{__uint_as_float(x.w), __uint_as_float(y.x), __uint_as_float(y.y), __uint_as_float(x.z), __uint_as_float(y.z)};
+      RowLoss l = MakeRowLoss(sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+      l.finite = y.w != 0;
+      if (a.losses != nullptr) a.losses[row] = static_cast<float>(l.objective);
+      if (a.log_z != nullptr) a.log_z[row] = static_cast<float>(l.log_z);
+      if constexpr (C::SIGNALS) {
+        TallyRow(a, &mine, {row, static_cast<int>(x.y), sums.z_target, __uint_as_float(z.x), static_cast<int>(z.y), z.z != 0}, l);
+      } else {
+        TallyObjective(&mine, l);
+      }
+    }
+    if (__any_sync(~0u, row < 0)) break;
+  }
+  MergeLane(mine, tally, lane);
+}
+
+}  // namespace lossgauge::cuda
+
+#endif  // LOSSGAUGE_KERNELS_CUDA_RING_MERGE_CUH_

@@ -1,0 +1,368 @@
+// The plain kernel: a group of warps owns a row. For every case that the ring kernel does not take: devices before sm_90, short rows, soft cap and scale,
+// buffers of another alignment.
+//
+// VECTORS > 0: the row is held in registers (at most WARPS * 32 * VECTORS vectors): one read, one write. VECTORS = 0: it is read twice, for the
+// loss alone once: maximum and sum are kept together and rescaled when the maximum rises.
+//
+// A row costs a few dozen instructions of double arithmetic for its loss and signals. They are put off until a warp has 32 rows, then each lane takes
+// one: for short rows they would otherwise take as long as the row.
+#ifndef LOSSGAUGE_KERNELS_CUDA_ROWS_KERNEL_CUH_
+#define LOSSGAUGE_KERNELS_CUDA_ROWS_KERNEL_CUH_
+
+#include <climits>
+
+#include "kernels/cuda/row_reader.cuh"
+#include "kernels/cuda/sweep.cuh"
+#include "kernels/cuda/tally.cuh"
+
+namespace lossgauge::cuda {
+
+template <class T_, int WARPS_, int VECTORS_, int GROUPS_, bool SIGNALS_, bool MAPPED_>
+struct RowsConfig {
+  using T = T_;
+  static constexpr int WARPS = WARPS_, VECTORS = VECTORS_, GROUPS = GROUPS_;  // warps of a row, vectors of a lane, rows at once in a CTA
+  static constexpr bool SIGNALS = SIGNALS_, MAPPED = MAPPED_;
+  static constexpr int GROUP_THREADS = WARPS * 32, THREADS = GROUP_THREADS * GROUPS;
+};
+
+// What a row leaves for its loss and signals.
+struct RowResult {
+  RowSums sums;
+  long long row;
+  int target;
+  float max_abs;
+  int max_abs_column;
+  bool correct, finite, nonfinite_grad;
+  float mass, squares;
+};
+
+// Reductions over the warps of a row; every thread of the group calls, every thread gets the result.
+template <class C>
+struct Group {
+  float4 (*scratch)[C::WARPS];  // [GROUPS][WARPS], shared
+  int group, warp, lane, thread;
+  __device__ __forceinline__ void Sync() const {
+    if constexpr (C::WARPS == 1) __syncwarp();
+    else asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(C::GROUP_THREADS) : "memory");
+  }
+  // Combines one float4 a warp with `combine(a, b)`, in the order of warps.
+  template <class Combine>
+  __device__ __forceinline__ float4 All(float4 mine, Combine combine) const {
+    if constexpr (C::WARPS == 1) return mine;
+    if (lane == 0) scratch[group][warp] = mine;
+    Sync();
+    float4 all = scratch[group][0];
+#pragma unroll
+    for (int i = 1; i < C::WARPS; ++i) all = combine(all, scratch[group][i]);
+    Sync();
+    return all;
+  }
+};
+
+struct AddFour {
+  __device__ __forceinline__ float4 operator()(const float4& a, const float4& b) const {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+  }
+};
+struct MaxFour {
+  __device__ __forceinline__ float4 operator()(const float4& a, const float4& b) const {
+    return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
+  }
+};
+
+// What the first sweep finds.
+struct FirstSweep {
+  RowSums sums;
+  float others_max;  // largest z of the columns other than the target
+  float max_abs;     // over finite z; infinite if that takes another look (a -inf column)
+};
+
+template <class C>
+struct RowWork {
+  using T = typename C::T;
+  using E = Element<T>;
+  static constexpr int kElements = kVectorElements<T>;
+  const CrossEntropyLaunch& a;
+  const Group<C>& group;
+  const LogitMap<T, C::MAPPED> map;
+  const RowReader<T> reader;
+  const int target;
+
+  // Calls f(vector, packed, special) for this thread's vectors; all lanes of a warp together, also beyond the row's end. `special` is the same for the
+  // whole warp: some lane's vector holds the target or is not a whole vector of the row. Held vectors come from `held`.
+  template <class F>
+  __device__ __forceinline__ void ForVectors(const uint4* held, const F& f) const {
+    const int target_vector = (target + reader.head) / kElements;
+    const auto call = [&](int first, const uint4& q) {
+      const int v = first + group.thread;
+      f(v, q, __any_sync(~0u, v == target_vector || v >= reader.vectors || !reader.IsWhole(v)));
+    };
+    if constexpr (C::VECTORS > 0) {
+#pragma unroll
+      for (int i = 0; i < C::VECTORS; ++i) {
+        if (i * C::GROUP_THREADS < reader.vectors) call(i * C::GROUP_THREADS, held[i]);
+      }
+    } else {
+      for (int first = 0; first < reader.vectors; first += C::GROUP_THREADS) call(first, reader.Load(first + group.thread));
+    }
+  }
+
+  __device__ __forceinline__ FirstSweep Reduce(const uint4* held) const {
+    const bool smoothing = a.label_smoothing != 0.f;
+    Reduction<T, C::SIGNALS> r;
+    float z_sum = 0.f, largest = 0.f;
+    ForVectors(held, [&](int v, const uint4& q, bool special) {
+      const int column = reader.Column(v);
+      if constexpr (!C::MAPPED) {
+        if (!special) {
+          const uint4 one[1] = {q};
+          r.Take(one, smoothing);
+        } else {
+          r.TakeSome(q, column, reader.vocab, target, v < reader.vectors, smoothing);
+        }
+      } else {
+        const uint32_t* w = &q.x;
+        float z[kElements], m = r.max;
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+          const bool counts = static_cast<unsigned>(column + i) < static_cast<unsigned>(reader.vocab) && column + i != target;
+          z[i] = counts ? map.Z(E::Get(w[i / E::kPerWord], i % E::kPerWord)) : -INFINITY;
+          m = fmaxf(m, z[i]);
+          if (counts && smoothing) z_sum += z[i];
+          if (fabsf(z[i]) < INFINITY) largest = fmaxf(largest, fabsf(z[i]));
+        }
+        r.sum0 *= Exp2((r.max - m) * kLog2E);
+        r.max = m;
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) r.sum0 += ExpShifted(z[i], m);
+      }
+    });
+    if constexpr (!C::MAPPED) {
+      largest = r.LargestMagnitude();
+      if (smoothing) z_sum = r.z_sum.Share(group.lane);
+    }
+    FirstSweep f;
+    const float z_target = map.Z(E::Load(reader.row + static_cast<long long>(target) * E::kBytes));
+    const float4 most = group.All(make_float4(WarpMax(r.max), WarpMax(largest), 0.f, 0.f), MaxFour());
+    f.others_max = most.x;
+    const float part = WarpSum((r.sum0 + r.sum1) * Exp2((r.max - most.x) * kLog2E));
+    const float4 total = group.All(make_float4(part, smoothing ? WarpSum(z_sum) : 0.f, 0.f, 0.f), AddFour());
+    f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target);
+    const float target_abs = fabsf(z_target);
+    f.max_abs = target_abs < INFINITY ? fmaxf(most.y, target_abs) : most.y;
+    return f;
+  }
+
+  // Largest finite |z| (as bits) and its lowest column if `largest`, else the lowest column with z == value (INT_MAX: none). Reads the row again from
+  // memory, before anything of it is overwritten. For few rows: those that reach the group's largest so far, and ties of the target with the maximum.
+  __device__ __forceinline__ uint2 LookAgain(bool largest, float value) const {
+    unsigned best = 0, column = INT_MAX;
+    for (int v = group.thread; v < reader.vectors; v += C::GROUP_THREADS) {
+      const uint4 q = reader.Load(v);
+      const uint32_t* w = &q.x;
+      for (int i = 0; i < kElements; ++i) {
+        const unsigned c = static_cast<unsigned>(reader.Column(v) + i);
+        if (c >= static_cast<unsigned>(reader.vocab)) continue;
+        const float z = map.Z(E::Get(w[i / E::kPerWord], i % E::kPerWord));
+        const unsigned bits = largest ? __float_as_uint(fabsf(z)) : (z == value ? 1u : 0u);
+        if (bits >= 0x7f800000u || (!largest && bits == 0)) continue;
+        if (bits > best || (bits == best && c < column)) {
+          best = bits;
+          column = c;
+        }
+      }
+    }
+    const unsigned most = __reduce_max_sync(~0u, best);
+    column = __reduce_min_sync(~0u, best == most ? column : static_cast<unsigned>(INT_MAX));
+    const float4 all = group.All(make_float4(__uint_as_float(most), __uint_as_float(column), 0.f, 0.f), [](const float4& x, const float4& y) {
+      const unsigned a_bits = __float_as_uint(x.x), b_bits = __float_as_uint(y.x), a_column = __float_as_uint(x.y), b_column = __float_as_uint(y.y);
+      const bool first = a_bits > b_bits || (a_bits == b_bits && a_column < b_column);
+      return first ? x : y;
+    });
+    return make_uint2(__float_as_uint(all.x), __float_as_uint(all.y));
+  }
+
+  struct Emitted {
+    float mass;     // of the row
+    float squares;  // of the gradient as emitted, at upstream 1 and before the denominator
+    bool nonfinite;
+  };
+  __device__ __forceinline__ Emitted WriteGradient(const uint4* held, const RowGradient& g, float target_exponential, float restore) const {
+    GradientSweep<T, C::SIGNALS> sweep;
+    sweep.g = g;
+    float mapped_squares = 0.f;
+    ForVectors(held, [&](int v, const uint4& q, bool special) {
+      const int column = reader.Column(v);
+      uint4 o;
+      if constexpr (!C::MAPPED) {
+        o = special ? sweep.TakeSome(q, column, reader.vocab, target, v < reader.vectors) : sweep.Take(q);
+      } else {
+        const uint32_t* in = &q.x;
+        float x[kElements];
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+          const bool inside = static_cast<unsigned>(column + i) < static_cast<unsigned>(reader.vocab);
+          const float z = map.Z(E::Get(in[i / E::kPerWord], i % E::kPerWord));
+          const float e = ExpShifted(z, g.max);
+          if (inside && column + i != target) sweep.mass0 += e;
+          x[i] = (column + i == target ? g.target : fmaf(e, g.scale, g.offset)) * map.Slope(z);
+          if (!inside) x[i] = 0.f;
+        }
+        uint32_t* w = &o.x;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) w[j] = E::Pack(x[j * E::kPerWord], x[j * E::kPerWord + E::kPerWord - 1]);
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+          const float y = E::Get(w[i / E::kPerWord], i % E::kPerWord);
+          mapped_squares = fmaf(y, y, mapped_squares);
+        }
+      }
+      if (g.after != 1.f) o = sweep.After(o);
+      if (v < reader.vectors) reader.Store(v, o);
+    });
+    if constexpr (!C::SIGNALS) return {};
+    const float squares = (C::MAPPED ? mapped_squares : sweep.squares.Share(group.lane)) * restore * restore;
+    const float4 all = group.All(make_float4(WarpSum(sweep.mass0 + sweep.mass1), WarpSum(squares), 0.f, 0.f), AddFour());
+    Emitted e{(all.x + target_exponential) * g.inverse_total, all.y, g.after != 1.f && g.after != 0.f};
+    if (!(e.squares < INFINITY)) {  // too large to be squared, or not finite: look at what was written
+      bool bad = false;
+      for (int c = group.thread; c < reader.vocab; c += C::GROUP_THREADS) {
+        bad |= !(fabsf(E::Load(reader.grad + static_cast<long long>(c) * E::kBytes)) < INFINITY);
+      }
+      const float4 any = group.All(make_float4(__any_sync(~0u, bad) ? 1.f : 0.f, 0.f, 0.f, 0.f), MaxFour());
+      e.nonfinite |= any.x != 0.f;
+      e.squares = FLT_MAX;
+    }
+    return e;
+  }
+};
+
+// Zeros in columns [from, to) of a gradient row.
+template <class C>
+__device__ __forceinline__ void ZeroColumns(const Group<C>& group, unsigned char* row, int from, int to) {
+  using E = Element<typename C::T>;
+  unsigned char* const begin = row + static_cast<long long>(from) * E::kBytes;
+  unsigned char* const end = row + static_cast<long long>(to) * E::kBytes;
+  unsigned char* body = reinterpret_cast<unsigned char*>((reinterpret_cast<unsigned long long>(begin) + 15) & ~15ull);
+  unsigned char* tail = reinterpret_cast<unsigned char*>(reinterpret_cast<unsigned long long>(end) & ~15ull);
+  if (body >= tail) body = tail = end;
+  const auto zero = [&](unsigned char* p, unsigned char* stop) {
+    for (p += group.thread * E::kBytes; p < stop; p += C::GROUP_THREADS * E::kBytes) {
+      if constexpr (E::kBytes == 2) *reinterpret_cast<unsigned short*>(p) = 0;
+      else *reinterpret_cast<uint32_t*>(p) = 0;
+    }
+  };
+  zero(begin, body);
+  zero(tail, end);
+  for (unsigned char* p = body + group.thread * 16; p < tail; p += C::GROUP_THREADS * 16) *reinterpret_cast<uint4*>(p) = make_uint4(0u, 0u, 0u, 0u);
+}
+
+// Loss and signals of up to 32 rows, one a lane.
+template <class C>
+__device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResult& r, bool mine, CtaTally* tally) {
+  if (!mine) return;
+  RowLoss l = MakeRowLoss(r.sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+  l.finite = r.finite;
+  if (a.losses != nullptr) a.losses[r.row] = static_cast<float>(l.objective);
+  if (a.log_z != nullptr) a.log_z[r.row] = static_cast<float>(l.log_z);
+  if constexpr (C::SIGNALS) {
+    TallyRow(a, tally, {r.row, r.target, r.sums.z_target, r.max_abs, r.max_abs_column, r.correct}, l);
+    if (r.finite && a.grad != nullptr) TallyGradient(tally, r.mass, r.squares, r.nonfinite_grad);
+  } else {
+    TallyObjective(tally, l);
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
+  using T = typename C::T;
+  __shared__ float4 scratch[C::GROUPS][C::WARPS];
+  __shared__ CtaTally tally;
+  for (unsigned i = threadIdx.x; i < sizeof(CtaTally) / 8; i += C::THREADS) reinterpret_cast<Word*>(&tally)[i] = 0;
+  __syncthreads();
+  const int group_index = threadIdx.x / C::GROUP_THREADS, lane = threadIdx.x & 31;
+  const Group<C> group{scratch, group_index, static_cast<int>(threadIdx.x % C::GROUP_THREADS) >> 5, lane,
+                       static_cast<int>(threadIdx.x % C::GROUP_THREADS)};
+  const double denominator = ReadDenominator(a);
+  unsigned best_abs = 0;
+  if constexpr (C::SIGNALS) best_abs = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
+
+  CtaTally mine = {};  // of this lane; only the first warp of a group books
+  RowResult waiting = {};
+  int booked = 0;
+  const long long step = static_cast<long long>(gridDim.x) * C::GROUPS;
+  for (long long row = static_cast<long long>(blockIdx.x) * C::GROUPS + group_index; row < a.rows; row += step) {
+    const long long target = ReadTarget(a, row);
+    const bool first_thread = group.thread == 0;
+    if (!IsUnmasked(a, target)) {
+      if (a.grad != nullptr) ZeroColumns<C>(group, a.grad + row * a.grad_stride_bytes, 0, a.columns);
+      if (first_thread) {
+        if (a.losses != nullptr) a.losses[row] = 0.f;
+        if (a.log_z != nullptr) a.log_z[row] = 0.f;
+        ++mine.counts[kTokens];
+        mine.counts[kBadTargets] += target != a.ignore_index;
+      }
+      continue;
+    }
+    const RowWork<C> work{a, group, {a.logit_scale, a.logit_softcap}, RowReader<T>(a, row), static_cast<int>(target)};
+    uint4 held[C::VECTORS > 0 ? C::VECTORS : 1];
+    if constexpr (C::VECTORS > 0) {
+#pragma unroll
+      for (int i = 0; i < C::VECTORS; ++i) held[i] = work.reader.Load(group.thread + i * C::GROUP_THREADS);
+    }
+    const FirstSweep f = work.Reduce(held);
+    RowResult r{f.sums, row, static_cast<int>(target), f.max_abs, INT_MAX};
+    r.finite = f.sums.defined() && fabsf(f.sums.z_target) < INFINITY && (a.label_smoothing == 0.f || fabsf(f.sums.z_sum) < INFINITY);
+    if constexpr (C::SIGNALS) {
+      if (r.finite) {
+        r.correct = f.sums.z_target > f.others_max;
+        if (f.sums.z_target == f.others_max) r.correct = work.LookAgain(false, f.others_max).y == static_cast<unsigned>(target);
+        // Equal values count: the lowest position decides, and rows come in any order.
+        if (__float_as_uint(f.max_abs) >= best_abs) {
+          const uint2 l = work.LookAgain(true, 0.f);
+          r.max_abs = __uint_as_float(l.x);
+          r.max_abs_column = static_cast<int>(l.y);
+          best_abs = max(best_abs, l.x);
+        }
+      }
+    }
+    if (a.grad != nullptr) {
+      const Factor factor = MakeFactor(ReadScale(a, row), denominator);
+      RowGradient g = MakeRowGradient(f.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+      group.Sync();  // the row has been read by all before anything of it is overwritten
+      const auto emitted = work.WriteGradient(held, g, f.sums.target, factor.restore);
+      if (a.columns > a.vocab_size) ZeroColumns<C>(group, work.reader.grad, a.vocab_size, a.columns);
+      r.mass = emitted.mass;
+      r.squares = emitted.squares;
+      r.nonfinite_grad = emitted.nonfinite;
+    }
+    if (group.warp == 0) {
+      if (first_thread) {
+        ++mine.counts[kTokens];
+        ++mine.counts[kUnmaskedTokens];
+        if constexpr (C::SIGNALS) {
+          mine.counts[kTargetFingerprint] += lg_target_hash(target);
+          mine.counts[kMaskFingerprint] += lg_position_hash(ReadPosition(a, row), target);
+        }
+      }
+      if (lane == booked) waiting = r;
+      if (++booked == 32) {
+        BookRows<C>(a, waiting, true, &mine);
+        booked = 0;
+      }
+    }
+  }
+  if (group.warp == 0) {
+    BookRows<C>(a, waiting, lane < booked, &mine);
+    MergeLane(mine, &tally, lane);
+  }
+  __syncthreads();
+  if constexpr (C::SIGNALS) FlushTally(&tally, a.counters);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) FinishCluster(a, tally, tally.counts[kUnmaskedTokens] != 0, gridDim.x);
+}
+
+}  // namespace lossgauge::cuda
+
+#endif  // LOSSGAUGE_KERNELS_CUDA_ROWS_KERNEL_CUH_

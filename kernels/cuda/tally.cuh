@@ -1,0 +1,267 @@
+// Signals on their way into the device's counters: rows into a CTA's tally in shared memory, tallies into DeviceCounters at the CTA's end.
+#ifndef LOSSGAUGE_KERNELS_CUDA_TALLY_CUH_
+#define LOSSGAUGE_KERNELS_CUDA_TALLY_CUH_
+
+#include "kernels/cuda/launch_reads.cuh"
+#include "kernels/cuda/row_math.cuh"
+#include "kernels/host/fingerprint.h"
+#include "proto/lossgauge/ring/fixed128.h"
+
+namespace lossgauge::cuda {
+
+// What a CTA counts in shared memory until its end.
+struct alignas(16) CtaTally {
+  Word counts[kCounts];
+  struct {
+    Word lo, hi;
+  } sums[kSums];
+  Word log_z_max;
+  Word first_nonfinite_row;
+  Place worst_logit, worst_row;
+  unsigned best_abs;   // bits of the largest finite |z| of a finite row so far, for reducers to look past smaller ones
+  unsigned nonfinite;  // any
+};
+
+constexpr double kLargestTerm = 2147483648.;            // 2^31, of |NLL| and |log Z|
+constexpr double kLargestSquare = 4611686018427387904.;  // 2^62
+constexpr double kLargestMass = 65536.;
+
+// Order-preserving image of a float that is not NaN.
+__device__ __forceinline__ unsigned OrderedBits(float x) {
+  const unsigned bits = __float_as_uint(x);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ Word InPlaceRange(long long x) {
+  return x < 0 ? 0 : static_cast<Word>(x) > kPlaceMask ? kPlaceMask : static_cast<Word>(x);
+}
+__device__ __forceinline__ Place MakePlace(float value, long long position, Word third) {
+  const Word p = kPlaceMask - InPlaceRange(position);
+  return {p << 48 | third, static_cast<Word>(OrderedBits(value)) << 32 | p >> 16};
+}
+__device__ __forceinline__ bool Beats(const Place& a, const Place& b) { return a.high != b.high ? a.high > b.high : a.low > b.low; }
+
+// By one thread at a time.
+__device__ __forceinline__ void AddTo(CtaTally* tally, Sum sum, lg_fixed128 x) {
+  auto& s = tally->sums[sum];
+  const Word lo = s.lo + x.lo;
+  s.hi += static_cast<Word>(x.hi) + (lo < x.lo);
+  s.lo = lo;
+}
+__device__ __forceinline__ void AddTerm(CtaTally* tally, Sum sum, double x, double largest, bool* clamped) {
+  if (fabs(x) > largest) {
+    x = x > 0 ? largest : -largest;
+    *clamped = true;
+  }
+  AddTo(tally, sum, lg_fixed128_from_double(x));
+}
+// By any thread.
+__device__ __forceinline__ void AtomicAddTo(CtaTally* tally, Sum sum, Word lo, Word hi) {
+  auto& s = tally->sums[sum];
+  const Word old = atomicAdd(&s.lo, lo);
+  const Word carry = old + lo < lo ? 1 : 0;
+  if (hi + carry != 0) atomicAdd(&s.hi, hi + carry);
+}
+
+struct RowSignals {
+  long long row;
+  int target;
+  float z_target;
+  float max_abs;        // over finite z of the row
+  int max_abs_column;   // valid if max_abs reaches tally->best_abs
+  bool correct;
+};
+
+// A finite or non-finite row of U, with its loss. By one thread of the CTA.
+__device__ __forceinline__ void TallyRow(const CrossEntropyLaunch& a, CtaTally* tally, const RowSignals& s, const RowLoss& l) {
+  const long long position = ReadPosition(a, s.row);
+  if (!l.finite) {
+    ++tally->counts[kNonfiniteRows];
+    tally->nonfinite = 1;
+    tally->first_nonfinite_row = max(tally->first_nonfinite_row, kPlaceMask + 1 - InPlaceRange(position));
+    return;
+  }
+  bool clamped = false;
+  ++tally->counts[kFiniteTokens];
+  ++tally->counts[kTargetHits];
+  tally->counts[kCorrectTokens] += s.correct;
+  AddTerm(tally, kNllSum, l.nll, kLargestTerm, &clamped);
+  AddTerm(tally, kObjectiveSum, l.objective, kLargestSquare, &clamped);
+  if (a.z_loss_weight != 0.f) AddTerm(tally, kZLossSum, l.z_loss, kLargestSquare, &clamped);
+  AddTerm(tally, kLogZSum, l.log_z, kLargestTerm, &clamped);
+  AddTerm(tally, kLogZSqSum, l.log_z * l.log_z, kLargestSquare, &clamped);
+  if (a.token_bytes != nullptr && s.target < a.token_bytes_size) {
+    if (const unsigned bytes = a.token_bytes[s.target]) {
+      tally->counts[kTargetBytes] += bytes;
+      AddTerm(tally, kScoredNllSum, l.nll, kLargestTerm, &clamped);
+    }
+  }
+  if (clamped) ++tally->counts[kClampedRows];
+  tally->log_z_max = max(tally->log_z_max, static_cast<Word>(OrderedBits(static_cast<float>(l.log_z))));
+  const Place row = MakePlace(static_cast<float>(fmin(l.nll, kLargestTerm)), position, static_cast<Word>(s.target));
+  if (Beats(row, tally->worst_row)) tally->worst_row = row;
+  const unsigned abs_bits = __float_as_uint(s.max_abs);
+  if (abs_bits >= tally->best_abs) {
+    const Place logit = MakePlace(s.max_abs, position, kPlaceMask - InPlaceRange(s.max_abs_column));
+    if (Beats(logit, tally->worst_logit)) tally->worst_logit = logit;
+    tally->best_abs = abs_bits;
+  }
+}
+
+constexpr float kMassError = 1e-3f;
+
+// The gradient of a finite row: its mass and the sum of its squares. By one thread.
+__device__ __forceinline__ void TallyGradient(CtaTally* tally, float mass, float squares, bool nonfinite) {
+  bool clamped = false;
+  AddTerm(tally, kProbabilityMass, mass == mass ? static_cast<double>(mass) : kLargestMass, kLargestMass, &clamped);
+  if (!(fabsf(mass - 1.f) < kMassError)) ++tally->counts[kMassErrorRows];
+  if (nonfinite) ++tally->counts[kNonfiniteGradRows];
+  else AddTerm(tally, kLogitGradSqSum, squares, kLargestSquare, &clamped);
+  if (clamped) ++tally->counts[kClampedRows];
+}
+
+// The same without signals: only what the scalar loss needs.
+__device__ __forceinline__ void TallyObjective(CtaTally* tally, const RowLoss& l) {
+  bool clamped = false;
+  if (l.finite) AddTerm(tally, kObjectiveSum, l.objective, kLargestSquare, &clamped);
+  else tally->nonfinite = 1;
+}
+
+__device__ __forceinline__ Place WarpMaxPlace(Place p) {
+#pragma unroll
+  for (int o = 16; o; o >>= 1) {
+    const Place other{__shfl_xor_sync(~0u, p.low, o), __shfl_xor_sync(~0u, p.high, o)};
+    if (Beats(other, p)) p = other;
+  }
+  return p;
+}
+
+// Adds the lanes' own tallies to the CTA's. A whole warp; other warps may do the same at the same time.
+static __device__ __noinline__ void MergeLane(const CtaTally& lane_tally, CtaTally* cta, int lane) {
+  for (int i = 0; i < kCounts; ++i) {
+    const Word x = WarpSum(lane_tally.counts[i]);
+    if (lane == 0 && x != 0) atomicAdd(&cta->counts[i], x);
+  }
+  for (int i = 0; i < kSums; ++i) AtomicAddTo(cta, static_cast<Sum>(i), lane_tally.sums[i].lo, lane_tally.sums[i].hi);
+  if (lane_tally.log_z_max != 0) atomicMax(&cta->log_z_max, lane_tally.log_z_max);
+  if (lane_tally.first_nonfinite_row != 0) atomicMax(&cta->first_nonfinite_row, lane_tally.first_nonfinite_row);
+  if (lane_tally.nonfinite) cta->nonfinite = 1;
+  const Place row = WarpMaxPlace(lane_tally.worst_row), logit = WarpMaxPlace(lane_tally.worst_logit);
+  if (lane == 0) {
+    while (atomicExch(&cta->best_abs, ~0u) == ~0u) {  // here a lock: nobody looks at best_abs any more
+    }
+    __threadfence_block();
+    volatile CtaTally* v = cta;
+    const Place row_now{v->worst_row.low, v->worst_row.high}, logit_now{v->worst_logit.low, v->worst_logit.high};
+    if (Beats(row, row_now)) v->worst_row.low = row.low, v->worst_row.high = row.high;
+    if (Beats(logit, logit_now)) v->worst_logit.low = logit.low, v->worst_logit.high = logit.high;
+    __threadfence_block();
+    atomicExch(&cta->best_abs, 0u);
+  }
+  __syncwarp();
+}
+
+// Unsigned 128-bit maximum in device memory. `lock` is for devices before sm_90, which have no 128-bit exchange; few callers get past the first look.
+__device__ __forceinline__ void AtomicMaxPlace(Place* to, Word* lock, const Place& x) {
+  if (x.high == 0) return;
+  const volatile Word* now = &to->low;
+  Place seen{now[0], now[1]};  // may be torn; what follows decides
+  if (!Beats(x, seen)) return;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  (void)lock;
+  do {
+    Place found;
+    asm volatile(
+        "{\n.reg .b128 expected, desired, got;\n"
+        "mov.b128 expected, {%3, %4};\nmov.b128 desired, {%5, %6};\n"
+        "atom.global.relaxed.gpu.cas.b128 got, [%2], expected, desired;\n"
+        "mov.b128 {%0, %1}, got;\n}"
+        : "=l"(found.low), "=l"(found.high)
+        : "l"(to), "l"(seen.low), "l"(seen.high), "l"(x.low), "l"(x.high)
+        : "memory");
+    if (found.low == seen.low && found.high == seen.high) return;
+    seen = found;
+  } while (Beats(x, seen));
+#else
+  while (atomicExch(lock, 1ull) != 0) {
+  }
+  __threadfence();
+  seen = {now[0], now[1]};
+  if (Beats(x, seen)) {
+    *const_cast<volatile Word*>(&to->low) = x.low;
+    *const_cast<volatile Word*>(&to->high) = x.high;
+  }
+  __threadfence();
+  atomicExch(lock, 0ull);
+#endif
+}
+
+// Adds a CTA's tally to the step's counters. All threads of the CTA; the tally is complete and visible.
+__device__ __forceinline__ void FlushTally(CtaTally* tally, DeviceCounters* counters) {
+  for (int i = threadIdx.x; i < kCounts + kSums + 2; i += blockDim.x) {
+    if (i < kCounts) {
+      if (const Word x = tally->counts[i]) atomicAdd(&counters->counts[i], x);
+    } else if (i < kCounts + kSums) {
+      const auto& from = tally->sums[i - kCounts];
+      auto& to = counters->sums[i - kCounts];
+      const Word lo = from.lo;
+      Word hi = from.hi;
+      if (lo != 0 && atomicAdd(&to.lo, lo) + lo < lo) ++hi;  // the carry goes on to the high word; both are right once all launches are done
+      if (hi != 0) atomicAdd(&to.hi, hi);
+    } else if (i == kCounts + kSums) {
+      if (tally->log_z_max != 0) atomicMax(&counters->log_z_max, tally->log_z_max);
+      if (tally->first_nonfinite_row != 0) atomicMax(&counters->first_nonfinite_row, tally->first_nonfinite_row);
+      AtomicMaxPlace(&counters->worst_row, &counters->place_lock, tally->worst_row);
+      AtomicMaxPlace(&counters->worst_logit, &counters->place_lock, tally->worst_logit);
+    }
+  }
+}
+
+// The end of a launch, once every cluster (or CTA) has passed FlushTally and FinishCluster: the scalar loss, the words of the launch as a whole, and
+// the scratch back to zero. One thread.
+__device__ __forceinline__ void FinishLaunch(const CrossEntropyLaunch& a) {
+  volatile LaunchScratch* scratch = a.scratch;
+  const double denominator = ReadDenominator(a);
+  if (a.loss != nullptr) {
+    float loss = 0.f;  // whatever the denominator: 0 / 0 must not be NaN
+    if (scratch->nonfinite) loss = NAN;
+    else if (scratch->unmasked)
+      loss = static_cast<float>(lg_fixed128_to_double(lg_fixed128_make(static_cast<int64_t>(scratch->objective_hi), scratch->objective_lo)) / denominator);
+    *a.loss = loss;
+  }
+  if (a.counters != nullptr) {
+    Word present = a.present;
+    if (a.announce_denominator && denominator > 0. && denominator < INFINITY) {
+      const Word bits = static_cast<Word>(__double_as_longlong(denominator));
+      atomicMax(&a.counters->denominator_min, ~bits);
+      atomicMax(&a.counters->denominator_max, bits);
+      present |= LG_HAS_DENOMINATOR;
+    }
+    atomicOr(&a.counters->present, present);
+    if (scratch->unmasked) atomicOr(&a.counters->absent, ~present);
+    atomicAdd(&a.counters->micro_batches, 1ull);
+  }
+  scratch->next_ticket = scratch->finished_clusters = scratch->nonfinite = scratch->unmasked = 0;
+  scratch->objective_lo = scratch->objective_hi = scratch->counted = 0;
+}
+
+// Reports that a cluster (or CTA) of the launch is through, with what the scalar loss needs of it; the last of them ends the launch. One thread, after
+// everything that the cluster added to the counters.
+__device__ __forceinline__ void FinishCluster(const CrossEntropyLaunch& a, const CtaTally& tally, bool unmasked, unsigned clusters) {
+  LaunchScratch* scratch = a.scratch;
+  const auto& sum = tally.sums[kObjectiveSum];
+  if (unmasked) atomicOr(&scratch->unmasked, 1u);
+  if (tally.nonfinite) atomicOr(&scratch->nonfinite, 1u);
+  if (a.loss != nullptr) {
+    Word hi = sum.hi;
+    if (sum.lo != 0 && atomicAdd(&scratch->objective_lo, sum.lo) + sum.lo < sum.lo) ++hi;
+    if (hi != 0) atomicAdd(&scratch->objective_hi, hi);
+  }
+  __threadfence();  // the last cluster must see what the others added
+  if (atomicAdd(&scratch->finished_clusters, 1u) != clusters - 1) return;
+  __threadfence();
+  FinishLaunch(a);
+}
+
+}  // namespace lossgauge::cuda
+
+#endif  // LOSSGAUGE_KERNELS_CUDA_TALLY_CUH_

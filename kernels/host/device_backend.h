@@ -1,0 +1,62 @@
+// Where tensors in device memory go. Exactly one of kernels/cuda/backend.cc and kernels/host/no_device_backend.cc is linked.
+#ifndef LOSSGAUGE_KERNELS_HOST_DEVICE_BACKEND_H_
+#define LOSSGAUGE_KERNELS_HOST_DEVICE_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/include/lossgauge/lossgauge.h"
+#include "proto/lossgauge/ring/ring_abi.h"
+#include "proto/lossgauge/ring/ring_writer.h"
+
+namespace lossgauge {
+
+class Gauge;
+
+// What a loss call does, once its arguments stand.
+enum class LossPurpose { kForward, kBackward, kObserve };
+
+// A value handed over for the step: given by the host, or where to read it when the step ends.
+struct HandedOver {
+  bool given = false;
+  double value = 0;
+  const void* pointer = nullptr;
+  std::int32_t dtype = LG_FP64;  // of *pointer
+};
+
+// What a step ends with, beside its counters.
+struct StepEnd {
+  HandedOver grad_norm, learning_rate, denominator;
+  bool reported_given = false;
+  lg_reported_loss reported{};
+  std::uint64_t phase = LG_PHASE_TRAIN;
+  std::int64_t set_step = -1;  // number of the step if the host set it since the last publish; -1 = count on
+};
+
+// The device's side of a gauge: counters, totals and step number in device memory, the ring mapped for the device's writes. Loss calls come from any
+// thread, Publish from one.
+class DeviceGauge {
+ public:
+  virtual ~DeviceGauge() = default;
+  // Enqueues the fold behind everything that loss calls have enqueued since the last one; their next launches wait for it. Returns an lg_code.
+  virtual int Publish(const StepEnd& end, void* stream) = 0;
+};
+
+class DeviceBackend {
+ public:
+  virtual ~DeviceBackend() = default;
+  // Ordinal of the device that holds `pointer`; -1 for host memory, managed memory and pointers that no driver knows.
+  virtual int DeviceOf(const void* pointer) noexcept = 0;
+  // Of checked arguments with tensors on a device. Return an lg_code; nothing is launched on failure.
+  virtual int CrossEntropy(const lg_cross_entropy_args& args, LossPurpose purpose, const char* function) = 0;
+  virtual int ScaleGradient(const lg_scale_gradient_args& args) = 0;
+  // True while `stream` is being captured into a graph.
+  virtual bool IsCapturing(void* stream) noexcept = 0;
+};
+
+// nullptr: built without one, or no driver or device on this machine.
+DeviceBackend* FindDeviceBackend() noexcept;
+
+}  // namespace lossgauge
+
+#endif  // LOSSGAUGE_KERNELS_HOST_DEVICE_BACKEND_H_
