@@ -111,9 +111,8 @@ std::int64_t Pipeline::RunCycle() {
   const state::TimeNs end_ns = clock_->NowNs();
   self_.drain_busy_seconds += static_cast<double>(end_ns - begin_ns) * 1e-9;
   if (total.more) return 0;
-  if (total.records > 0) return options_.busy_sleep_ns;
   if (!may_publish) return std::clamp<std::int64_t>(next_commit_ns_ - end_ns, 0, options_.live_sleep_ns);
-  return total.live_producers > 0 ? options_.live_sleep_ns : options_.idle_sleep_ns;
+  return total.live_producers > 0 || total.records > 0 ? options_.live_sleep_ns : options_.idle_sleep_ns;
 }
 
 void Pipeline::Loop() {

@@ -24,11 +24,12 @@
 namespace lossgauge::main {
 
 struct PipelineOptions {
-  std::int64_t commit_interval_ns = 10'000'000;   // at most one transaction in so long
-  std::int64_t retry_interval_ns = 1'000'000'000; // after a failed one
+  // At most one transaction in so long: with 100 steps a second a commit of each step would be the greater part of what a sidecar costs.
+  // Together with the sleeps below it bounds the delay from a publish to a watcher at 20 ms.
+  std::int64_t commit_interval_ns = 15'000'000;
+  std::int64_t retry_interval_ns = 1'000'000'000;  // after a failed one
   std::int64_t prune_interval_ns = std::int64_t{60} * 1'000'000'000;
-  std::int64_t busy_sleep_ns = 2'000'000;         // records came in the last cycle
-  std::int64_t live_sleep_ns = 5'000'000;         // producers live, nothing came
+  std::int64_t live_sleep_ns = 4'000'000;         // a producer lives
   std::int64_t idle_sleep_ns = 100'000'000;       // nobody lives
 };
 

@@ -405,6 +405,7 @@ std::shared_ptr<const RunSnapshot> Run::Snapshot(TimeNs now_ns, std::size_t max_
   for (const auto& attempt : attempts_) snapshot->attempts.push_back(attempt->View());
   if (Attempt* newest = Newest(); newest != nullptr) {
     bool has_layout = false;
+    snapshot->ranks.reserve(newest->ranks().size());
     for (const auto& [rank, state] : newest->ranks()) {
       if (state.slot == nullptr) continue;
       RankView& view = snapshot->ranks.emplace_back();
