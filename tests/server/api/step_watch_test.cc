@@ -76,6 +76,16 @@ TEST_F(StepWatchTest, OldStepsComeFromHistoryAndThenFromTheSnapshotWithoutDouble
   EXPECT_FALSE(watch.NeedsHistory(*snapshot_));
 }
 
+TEST_F(StepWatchTest, HistoryThatIsAheadOfTheSnapshotChangesNothing) {
+  Given(5, 8);
+  HistoryHolds(1, 10);
+  StepWatch watch = *Watch(2);
+  EXPECT_THAT(Next(watch), ElementsAre(3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(Next(watch), ElementsAre());
+  Given(5, 10);
+  EXPECT_THAT(Next(watch), ElementsAre(9, 10));
+}
+
 TEST_F(StepWatchTest, ZeroMeansFromTheOldestKeptAndNothingCountsAsSkipped) {
   Given(9, 10);
   HistoryHolds(7, 10);
