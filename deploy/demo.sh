@@ -95,7 +95,7 @@ steps() { curl -fsS "$api/api/v1/steps?run=$run&tail=${1:-1}"; }
 step_reached() { steps | jq -e --argjson n "$1" '(.steps[0].step // "0" | tonumber) >= $n' >/dev/null; }
 until_true 60 "the first steps" step_reached 20
 note "$(steps 1 | jq -r '.steps[0] | "step \(.step): loss \(.lossNats*1000|round/1000) nats, perplexity \(.perplexity*100|round/100)"')"
-until_true 120 "step 390" step_reached 390
+until_true 120 "step 350" step_reached 350
 note "$(steps 1 | jq -r '.steps[0] | "step \(.step): loss \(.lossNats*1000|round/1000) nats, perplexity \(.perplexity*100|round/100), \(.bitsPerByte*1000|round/1000) bits/byte, max|z| \(.maxAbsLogit*10|round/10)"')"
 
 incident() { curl -fsS "$api/api/v1/incidents?run=$run" | jq -e -r "[.incidents[]? | select($1)][0] // empty"; }
