@@ -72,6 +72,11 @@ TEST(JoinSamples, PipelineRanksWithoutALossTakeNoPart) {
   EXPECT_FALSE(joined.summary.rank_steps[0].loss_nats);
   EXPECT_DOUBLE_EQ(*joined.summary.grad_norm, 3.0);
   EXPECT_TRUE(joined.all_ranks_visible) << "one stage owns the head";
+  // Placeholders of a stage without a head are no measurements, whatever its record claims.
+  first.record.present |= LG_HAS_LOSS;
+  first.record.tokens = first.record.unmasked_tokens = first.record.finite_tokens = 4;
+  first.record.nll_sum = lg_fixed128_from_double(-4);
+  EXPECT_DOUBLE_EQ(*JoinSamples({first, last}).summary.loss_nats, 3.0);
 }
 
 // Two tensor-parallel ranks report the same tokens: they count once, or every sum would be off by a factor.

@@ -466,32 +466,30 @@ TEST_F(RunBookTest, ARestartLosesNoStepAndJoinsNoneTwice) {
     Step(a, step);
     Step(b, step);
   }
-  Step(a, 5);  // waits for rank 1
+  Rank before_waiting = a;
+  Step(a, 5);  // these two wait for rank 1
+  Step(a, 6);
   Advance();
   Commit();
-  const RankSample again = [&] {
-    Rank copy = a;
-    copy.publication = 5;
-    copy.totals.total_steps = 5;
-    copy.totals.total_tokens = copy.totals.total_unmasked_tokens = copy.totals.total_finite_tokens = 50;
-    copy.totals.total_nll_sum = lg_fixed128_from_int64(100);
-    return copy.Step(5, now_);
-  }();
   Restart();
-  EXPECT_EQ(book_->FindCursor(a.info->segment).next_steps_publication, 6u) << "the waiting record is read again";
+  EXPECT_EQ(book_->FindCursor(a.info->segment).next_steps_publication, 6u) << "waiting records are read again";
   EXPECT_EQ(book_->FindCursor(b.info->segment).next_steps_publication, 6u);
   Add(a);
   Add(b);
-  book_->OnSample(again);
+  Step(before_waiting, 5);
+  Step(before_waiting, 6);
   Step(b, 5);
+  Step(b, 6);
   Advance();
-  EXPECT_EQ(StepNames(), std::vector<std::string>{"1/5"});
+  EXPECT_EQ(StepNames(), (std::vector<std::string>{"1/5", "1/6"}));
   EXPECT_EQ(Steps()[0].sequence, 6u);
   EXPECT_TRUE(Steps()[0].complete);
-  EXPECT_EQ(judges_.told("run")->steps_known, 6u) << "the judge knows the five before";
-  EXPECT_EQ(Run()->totals.steps, 12u);
-  EXPECT_EQ(Run()->ranks[0].totals.records_read, 6u) << "read again, counted once";
-  EXPECT_EQ(Run()->recent_steps.back()->size(), 6u);
+  EXPECT_EQ(judges_.told("run")->steps_known, 7u) << "the judge knows the five before";
+  EXPECT_EQ(Run()->totals.steps, 14u);
+  EXPECT_EQ(Run()->totals.finite_tokens, 140u);
+  EXPECT_EQ(Run()->totals.nll_sum.hi, 280);
+  EXPECT_EQ(Run()->ranks[0].totals.records_read, 7u) << "read again, counted once";
+  EXPECT_EQ(Run()->recent_steps.back()->size(), 7u);
   EXPECT_TRUE(Steps()[0].step_seconds);
   EXPECT_DOUBLE_EQ(*Steps()[0].step_seconds, 0.25);
 }
@@ -661,7 +659,7 @@ TEST_F(RunBookTest, EvaluationBlocksNeverPolluteTheTrainingStep) {
   Rank a("run", "1", 0, 1, 1);
   Add(a);
   Step(a, 0);
-  RankSample eval = a.Step(0, now_, 1000);
+  RankSample eval = a.Step(1, now_, 1000);
   eval.record.block = 1;
   book_->OnSample(eval);
   Advance();
