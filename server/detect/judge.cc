@@ -116,6 +116,8 @@ void Judge::ReportFactor(const StepSignals& signals, bool high, bool is_grad) {
     return;
   }
   clean = 0;
+  // Within an open loss episode they are part of it: it carries them as evidence, and its page would drown in them.
+  if (open == nullptr && state_.loss.open()) return;
   if (open == nullptr) onset = signals.moment.step;
   const double value = is_grad ? *signals.grad_norm : *signals.max_abs_logit;
   const double factor = is_grad ? signals.grad_factor : signals.logit_factor;
@@ -174,11 +176,10 @@ void Judge::OnStep(const state::JoinedStep& step) {
   ReportFactor(signals, signals.grad_high, true);
   ReportFactor(signals, signals.logit_high, false);
   if (!signals.loss) return;
-  const double noise = 0;
   if (const auto shift = s.loss.OnStep(signals, policy_, s.book)) {
     s.level_shift.Adopt(shift->from_nats, shift->to_nats, shift->onset_step, signals, policy_, s.book);
   } else {
-    s.level_shift.OnStep(signals, s.loss.flagged() || s.loss.open(), noise, policy_, s.book);
+    s.level_shift.OnStep(signals, s.loss.flagged() || s.loss.open(), policy_, s.book);
   }
   s.collapse.OnStep(signals, s.loss.recent(), policy_, s.book);
 }

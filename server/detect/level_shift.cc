@@ -30,7 +30,7 @@ void LevelShiftDetector::FlushPending() {
   pending_count_ = 0;
 }
 
-void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, double noise, const Policy& policy, IncidentBook& book) {
+void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, const Policy& policy, IncidentBook& book) {
   const double loss = *signals.loss;
   if (open_) {
     recent_.Add(loss);
@@ -53,7 +53,7 @@ void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, d
     Take(loss);
     return;
   }
-  const double scale = std::max({1.4826 * accepted_.MedianAbsoluteDeviation(), noise, kScaleFloor});
+  const double scale = std::max(1.4826 * accepted_.MedianAbsoluteDeviation(), kScaleFloor);
   const double deviation = std::clamp((loss - accepted_.Median()) / scale, -kClip, kClip);
   const double before = sum_;
   sum_ = std::max(0.0, sum_ + deviation - policy.shift_slack_deviations);

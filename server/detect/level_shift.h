@@ -20,8 +20,8 @@ namespace lossgauge::detect {
 class LevelShiftDetector {
  public:
   static constexpr int kWindow = 128;
-  // `loss_flagged`: the value belongs to an open spike and is no evidence here. `noise` = the spike baseline's scale.
-  void OnStep(const StepSignals& signals, bool loss_flagged, double noise, const Policy& policy, IncidentBook& book);
+  // `loss_flagged`: the value belongs to an open spike and is no evidence here.
+  void OnStep(const StepSignals& signals, bool loss_flagged, const Policy& policy, IncidentBook& book);
   // A spike that did not recover ended as a shift.
   void Adopt(double from_nats, double to_nats, std::int64_t onset_step, const StepSignals& signals, const Policy& policy, IncidentBook& book);
   // The shift was acknowledged: its level is the new normal.

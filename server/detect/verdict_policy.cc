@@ -21,7 +21,7 @@ using state::Verdict;
 constexpr std::size_t kMaxEvidence = 24;
 
 std::string Duration(TimeNs ns) {
-  const double seconds = static_cast<double>(std::max<TimeNs>(0, ns)) * 1e-9;
+  const double seconds = static_cast<double>(std::max<TimeNs>(0, ns)) / 1e9;
   if (seconds < 120) return absl::StrFormat("%.0f s", seconds);
   if (seconds < 7200) return absl::StrFormat("%.0f min", seconds / 60);
   return absl::StrFormat("%.1f h", seconds / 3600);
@@ -166,9 +166,9 @@ class Decision {
 
   void CiteAge() {
     if (facts_.last_step_time_ns != 0) {
-      AddEvidence("last_step_age", static_cast<double>(StepAge()) * 1e-9, "s", absl::StrCat("step ", facts_.last_step));
+      AddEvidence("last_step_age", static_cast<double>(StepAge()) / 1e9, "s", absl::StrCat("step ", facts_.last_step));
     }
-    AddEvidence("fresh_limit", static_cast<double>(FreshNs()) * 1e-9, "s");
+    AddEvidence("fresh_limit", static_cast<double>(FreshNs()) / 1e9, "s");
   }
 
   bool Ended() {
@@ -263,7 +263,7 @@ class Decision {
     if (last == nullptr || last->action != Action::kRestart || last->attempt != facts_.attempt) return;
     absl::StrAppend(&verdict_.reason, ". '", last->actor, "' reported a restart ", Duration(now_ns_ - last->time_ns),
                     " ago; the new attempt has not been seen yet");
-    AddEvidence("restart_reported", static_cast<double>(now_ns_ - last->time_ns) * 1e-9, "s", last->actor);
+    AddEvidence("restart_reported", static_cast<double>(now_ns_ - last->time_ns) / 1e9, "s", last->actor);
   }
 
   bool Halt(std::string_view code, const Incident* cause, std::string reason) {
@@ -302,7 +302,7 @@ class Decision {
     Say(Action::kWatch, state::kReasonPhase,
         absl::StrCat("The job declared the phase '", phase, "' ", Duration(now_ns_ - facts_.phase_since_ns), " ago; no steps are expected meanwhile"));
     verdict_.escalates = absl::StrCat("counts as a stall if the phase lasts longer than ", Duration(static_cast<TimeNs>(policy_.phase_limit_seconds * 1e9)));
-    AddEvidence("phase_age", static_cast<double>(now_ns_ - facts_.phase_since_ns) * 1e-9, "s", phase);
+    AddEvidence("phase_age", static_cast<double>(now_ns_ - facts_.phase_since_ns) / 1e9, "s", phase);
     CiteAge();
     for (const Incident* incident : visible_) {
       if (incident->severity >= Severity::kWarning) AddCode(*incident);

@@ -127,6 +127,15 @@ test('a NaN step is marked and does not hide the other steps', async () => {
   });
 });
 
+test('a gradient of zero and an infinite perplexity leave gaps and break no curve', async () => {
+  addRunWithSteps('demo', 20);
+  for (let step = 20; step < 30; step++) fake.addStep('demo', step, {...plausibleStep(step), gradNorm: 0, perplexity: 'Infinity'});
+  await open();
+  await hasText('#curves-note', 'steps 0 to 29');
+  fake.addStep('demo', 30, plausibleStep(30));
+  await hasText('#curves-note', 'steps 0 to 30');  // and no script error, which afterEach looks for
+});
+
 test('incidents are listed with explanation and acknowledgement, and marked on the curves', async () => {
   addRunWithSteps('demo', 100);
   const marked = () => page.evaluate(() => {

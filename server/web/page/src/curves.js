@@ -113,9 +113,11 @@ export class Curves {
     for (const {plot} of this.plots) plot.setScale('x', {min, max});
   }
 
-  dataOf({field}) {
+  dataOf({field, log}) {
     const {steps, current, earlier, hasEarlier} = this.table;
-    return hasEarlier ? [steps, earlier[field], current[field]] : [steps, current[field]];
+    // A logarithmic axis has no place for zero (a gradient that died) or infinity (the perplexity of a wrecked loss): the plot would look for its end for ever.
+    const shown = (values) => (log ? values.map((value) => (value > 0 && value < Infinity ? value : null)) : values);
+    return hasEarlier ? [steps, shown(earlier[field]), shown(current[field])] : [steps, shown(current[field])];
   }
 
   rebuild() {
