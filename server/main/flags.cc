@@ -24,6 +24,9 @@ ABSL_FLAG(std::string, state_dir, "",
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:9788",
           "host:port of /metrics, /api/v1 and the status page. Loopback by default: who may connect may read everything. Port 0: any free one. "
           "\"none\": off.");
+ABSL_FLAG(std::string, http_allowed_hosts, "",
+          "Names, separated by commas, that the Host header may carry besides IP addresses and localhost while --http_listen is loopback: for a proxy in "
+          "front. Other names are refused, so that a web page cannot reach the API through DNS.");
 ABSL_FLAG(std::string, grpc_listen, "127.0.0.1:9789",
           "host:port of the gRPC services. Loopback by default: who may connect may also acknowledge incidents. Port 0: any free one. "
           "\"none\": off.");
@@ -217,6 +220,7 @@ SidecarFlags ParseFlags(int argc, char** argv) {
   if (flags.state_dir.empty()) flags.state_dir = DefaultStateDir();
   if (flags.state_dir == "none") flags.state_dir.clear();
   flags.http_listen = absl::GetFlag(FLAGS_http_listen);
+  flags.http_allowed_hosts = Split(absl::GetFlag(FLAGS_http_allowed_hosts));
   flags.grpc_listen = absl::GetFlag(FLAGS_grpc_listen);
   flags.log_format = ChoiceFlag("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
   flags.log_level = ChoiceFlag("log_level", absl::GetFlag(FLAGS_log_level), {"debug", "info", "warning", "error"});

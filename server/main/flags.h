@@ -13,6 +13,7 @@ struct SidecarFlags {
   std::vector<std::string> ring_dirs;
   std::string state_dir;  // "" = nothing survives a restart
   std::string http_listen;
+  std::vector<std::string> http_allowed_hosts;
   std::string grpc_listen;
   std::string log_format;
   std::string log_level;

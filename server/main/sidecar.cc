@@ -124,6 +124,7 @@ absl::Status Sidecar::Start() {
   if (flags_.http_listen != "none") {
     web::WebOptions options;
     options.listen = flags_.http_listen;
+    options.allowed_hosts = flags_.http_allowed_hosts;
     options.render_metrics = [&p] { return p.metrics.Render(*p.board.Get()); };
     p.web = std::make_unique<web::WebServer>(options, *p.api);
     if (const absl::Status status = StartPatiently([&] { return p.web->Start(); }); !status.ok()) return status;

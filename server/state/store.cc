@@ -67,7 +67,9 @@ class SqliteStore final : public Store {
 
 absl::Status SqliteStore::Prepare() {
   const std::pair<Statement*, const char*> wanted[] = {
-      {&statements_.put_cursor, "INSERT OR REPLACE INTO cursors VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9)"},
+      {&statements_.put_cursor,
+       "INSERT INTO cursors VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9) ON CONFLICT(segment) DO UPDATE SET next_steps=?5, next_events=?6, ended=?7, totals=?8, "
+       "updated_ns=?9"},
       {&statements_.drop_cursor, "DELETE FROM cursors WHERE segment=?1"},
       {&statements_.add_run, "INSERT OR IGNORE INTO runs(name) VALUES(?1)"},
       {&statements_.get_run, "SELECT id FROM runs WHERE name=?1"},

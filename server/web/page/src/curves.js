@@ -13,6 +13,7 @@ export const SIGNALS = [
 const RANGES = [[200, 'last 200'], [1000, 'last 1000'], [0, 'all']];
 const SYNC_KEY = 'steps';
 const MARK_HEIGHT = 15;
+const LOG_LIMIT = 1e15;
 
 const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -115,8 +116,10 @@ export class Curves {
 
   dataOf({field, log}) {
     const {steps, current, earlier, hasEarlier} = this.table;
-    // A logarithmic axis has no place for zero (a gradient that died) or infinity (the perplexity of a wrecked loss): the plot would look for its end for ever.
-    const shown = (values) => (log ? values.map((value) => (value > 0 && value < Infinity ? value : null)) : values);
+    // A logarithmic axis has no place for zero (a gradient that died), and uPlot's knows 32 powers of ten only: beyond, it looks for its end for ever.
+    // The perplexity of a wrecked loss goes there.
+    const bounded = (value) => (value > 0 ? Math.min(Math.max(value, 1 / LOG_LIMIT), LOG_LIMIT) : null);
+    const shown = (values) => (log ? values.map(bounded) : values);
     return hasEarlier ? [steps, shown(earlier[field]), shown(current[field])] : [steps, shown(current[field])];
   }
 
