@@ -1,0 +1,68 @@
+"""README: its flag table is what --help says, its links lead somewhere, its environment table names every variable that the code reads.
+
+    readme_test.py [--update]    (LOSSGAUGE_BUILD_DIR: where bin/lossgauged is)
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+BEGIN, END = "<!-- flags: made by tests/contract/readme_test.py --update -->\n", "\n<!-- end of flags -->"
+
+
+def flag_table():
+    binary = pathlib.Path(os.environ.get("LOSSGAUGE_BUILD_DIR", ROOT / "build" / "cpu")) / "bin" / "lossgauged"
+    text = subprocess.run([binary, "--help"], capture_output=True, text=True, check=True).stdout
+    rows = ["| flag | default | meaning |", "| --- | --- | --- |"]
+    for name, default, lines in re.findall(r"^  (--\w+) \(default: (.*?)\)\n((?:      .*\n)+)", text, re.M):
+        meaning = " ".join(line.strip() for line in lines.splitlines()).strip()
+        rows.append(f"| `{name}` | {'see text' if default == 'see below' else f'`{default}`'} | {meaning} |")
+    return "\n".join(rows)
+
+
+def in_readme():
+    text = README.read_text()
+    return text[text.index(BEGIN) + len(BEGIN):text.index(END)]
+
+
+class ReadmeTest(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_flag_table_is_what_help_says(self):
+        table = flag_table()
+        self.assertGreater(table.count("\n"), 10)
+        self.assertEqual(in_readme(), table)
+
+    def test_every_link_to_a_file_leads_to_one(self):
+        pages = [path for path in ROOT.rglob("*.md") if not {"build", "node_modules"} & set(path.relative_to(ROOT).parts)]
+        self.assertGreater(len(pages), 10)
+        dead = []
+        for page in pages:
+            for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+                if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
+                    dead.append(f"{page.relative_to(ROOT)}: {target}")
+        self.assertEqual(dead, [])
+
+    def test_every_variable_that_programs_read_is_in_the_table(self):
+        named = set(re.findall(r"`(LOSSGAUGE_\w+)`", README.read_text()))
+        read = set()
+        for folder in ("kernels", "client", "server", "deploy"):
+            for path in (ROOT / folder).rglob("*"):
+                if path.suffix in (".cc", ".h", ".sh", ".cu") and "node_modules" not in path.parts:
+                    text = path.read_text(errors="replace")
+                    read |= set(re.findall(r'"(LOSSGAUGE_[A-Z_]+)"', text)) | set(re.findall(r"\$\{(LOSSGAUGE_[A-Z_]+)", text))
+        read -= {"LOSSGAUGE_VERSION"}
+        self.assertTrue(read)
+        self.assertLessEqual(read, named)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--update"]:
+        README.write_text(README.read_text().replace(in_readme(), flag_table()))
+    else:
+        unittest.main(verbosity=2)
