@@ -157,8 +157,8 @@ class CudaBackend final : public DeviceBackend {
     a.ignore_index = args.ignore_index;
     a.label_smoothing = static_cast<float>(args.label_smoothing);
     a.z_loss_weight = static_cast<float>(args.z_loss_weight);
-    a.logit_scale = static_cast<float>(args.logit_scale);
-    a.logit_softcap = static_cast<float>(args.logit_softcap);
+    a.logit_scale = args.logit_scale;
+    a.logit_softcap = args.logit_softcap;
     a.losses = args.losses;
     a.log_z = args.log_z;
     a.loss = args.loss;

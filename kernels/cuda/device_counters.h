@@ -76,7 +76,8 @@ struct CrossEntropyLaunch {
   int targets_are_int64;
   long long target_stride;  // elements
   long long ignore_index;
-  float label_smoothing, z_loss_weight, logit_scale, logit_softcap;
+  float label_smoothing, z_loss_weight;
+  double logit_scale, logit_softcap;
   float* losses;
   float* log_z;
   float* loss;

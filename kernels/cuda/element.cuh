@@ -40,6 +40,10 @@ struct Element<__nv_bfloat16> {
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
+  static __device__ __forceinline__ void Mma8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
+  }
   static constexpr uint32_t kOnes = 0x3f803f80u;
   static __device__ __forceinline__ float Load(const void* p) { return __bfloat162float(*static_cast<const __nv_bfloat16*>(p)); }
   static __device__ __forceinline__ float Round(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
@@ -71,6 +75,10 @@ struct Element<__half> {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+  static __device__ __forceinline__ void Mma8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
   }
   static constexpr uint32_t kOnes = 0x3c003c00u;
   static __device__ __forceinline__ float Load(const void* p) { return __half2float(*static_cast<const __half*>(p)); }
@@ -124,29 +132,32 @@ __device__ __forceinline__ uint4 MaskToMinusInfinity(const uint4& q, const uint4
   return make_uint4((q.x & m.x) | (~m.x & inf), (q.y & m.y) | (~m.y & inf), (q.z & m.z) | (~m.z & inf), (q.w & m.w) | (~m.w & inf));
 }
 
-// Sum of squares over packed elements. For 16-bit elements on the otherwise idle tensor cores: a warp's registers used as A (16 x 16, upper half) and
-// as B (16 x 8) of one product leave on the diagonal, for each group of four lanes, the sum of their squares: two instructions for eight elements
-// where unpacking and multiplying takes sixteen. Products of 16-bit elements are exact in fp32.
+// Sum of squares over packed elements. For 16-bit elements on the otherwise idle tensor cores: two words of each lane used as A (16 x 8: one word in the
+// upper half, one in the lower) and one of them as B (8 x 8) leave on the diagonal of that half, for each group of four lanes, the sum of the word's
+// squares: four instructions for eight elements where unpacking and multiplying takes sixteen, and operands that lie in registers as they are stored.
+// Products of 16-bit elements are exact in fp32.
 template <class T>
 struct SquareSum {
-  float d[4] = {0.f, 0.f, 0.f, 0.f};
+  float d[4] = {0.f, 0.f, 0.f, 0.f}, e[4] = {0.f, 0.f, 0.f, 0.f};  // of the even and the odd words
   __device__ __forceinline__ void Add(const uint4& q) {
     if constexpr (Element<T>::kPerWord == 2) {
-      Element<T>::Mma(d, q.x, 0u, q.y, 0u, q.x, q.y);
-      Element<T>::Mma(d, q.z, 0u, q.w, 0u, q.z, q.w);
+      Element<T>::Mma8(d, q.x, q.y, q.x);
+      Element<T>::Mma8(e, q.x, q.y, q.y);
+      Element<T>::Mma8(d, q.z, q.w, q.z);
+      Element<T>::Mma8(e, q.z, q.w, q.w);
     } else {
-      const float a = __uint_as_float(q.x), b = __uint_as_float(q.y), c = __uint_as_float(q.z), e = __uint_as_float(q.w);
+      const float a = __uint_as_float(q.x), b = __uint_as_float(q.y), c = __uint_as_float(q.z), f = __uint_as_float(q.w);
       d[0] = fmaf(a, a, d[0]);
       d[1] = fmaf(b, b, d[1]);
       d[0] = fmaf(c, c, d[0]);
-      d[1] = fmaf(e, e, d[1]);
+      d[1] = fmaf(f, f, d[1]);
     }
   }
   // Shares of all lanes add up to the warp's sum.
   __device__ __forceinline__ float Share(int lane) const {
     if constexpr (Element<T>::kPerWord == 1) return d[0] + d[1];
     const int group = lane >> 2, t = lane & 3;
-    return t == (group >> 1) ? ((group & 1) ? d[1] : d[0]) : 0.f;
+    return t == (group >> 1) ? ((group & 1) ? d[1] + e[3] : d[0] + e[2]) : 0.f;
   }
 };
 

@@ -140,7 +140,7 @@ cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const Cross
     if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   }
   const bool signals = a.counters != nullptr;
-  if (a.logit_scale != 1.f || a.logit_softcap != 0.f) return LaunchRows(device, MappedRowsEntry(dtype, signals), a, stream);
+  if (a.logit_scale != 1. || a.logit_softcap != 0.) return LaunchRows(device, MappedRowsEntry(dtype, signals), a, stream);
 
   const long long row_bytes = static_cast<long long>(a.vocab_size) * kBytesOf[dtype];
   // The choice does not depend on whether a gradient is wanted: the loss has the same bits either way.
@@ -153,7 +153,8 @@ cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const Cross
     // Longer rows do not fit on chip beside the next one: two reads.
   }
   const int elements = 16 / kBytesOf[dtype];
-  const int vectors = (a.vocab_size + 2 * (elements - 1)) / elements;  // at any alignment
+  const bool aligned = reinterpret_cast<std::uintptr_t>(a.logits) % 16 == 0 && a.row_stride_bytes % 16 == 0;
+  const int vectors = (a.vocab_size + (aligned ? elements - 1 : 2 * (elements - 1))) / elements;
   for (int shape = 1; shape < kRowsShapes; ++shape) {
     if (vectors <= RowsCapacity(shape)) return LaunchRows(device, RowsEntry(dtype, shape, signals), a, stream);
   }

@@ -61,6 +61,9 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
 __device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+__device__ __forceinline__ void BarrierArriveMany(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
 __device__ __forceinline__ void BarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -75,21 +78,15 @@ __device__ __forceinline__ void StoreRemote16(uint32_t smem, uint32_t barrier, u
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(MapToCta(smem, cta)),
                "r"(x), "r"(y), "r"(z), "r"(w), "r"(MapToCta(barrier, cta)) : "memory");
 }
-__device__ __forceinline__ unsigned long long AtomicAddShared(uint32_t smem, unsigned long long x) {
-  unsigned long long old;
-  asm volatile("atom.shared::cta.add.u64 %0, [%1], %2;" : "=l"(old) : "r"(smem), "l"(x) : "memory");
-  return old;
-}
-__device__ __forceinline__ unsigned long long AtomicAddRemote(uint32_t smem, uint32_t cta, unsigned long long x) {
-  unsigned long long old;
-  asm volatile("atom.shared::cluster.add.u64 %0, [%1], %2;" : "=l"(old) : "r"(MapToCta(smem, cta)), "l"(x) : "memory");
-  return old;
+// One arrival with 4 bytes. Relaxed: a release to another CTA would wait for all global stores of the warp, a microsecond behind a gradient; the bytes are
+// counted by the barrier itself.
+__device__ __forceinline__ void ArriveWithRemote4(uint32_t smem, uint32_t barrier, uint32_t cta, uint32_t x) {
+  asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%0], 4;" ::"r"(MapToCta(barrier, cta)) : "memory");
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(MapToCta(smem, cta)), "r"(x),
+               "r"(MapToCta(barrier, cta)) : "memory");
 }
 __device__ __forceinline__ void StoreRemote4(uint32_t smem, uint32_t cta, uint32_t x) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(MapToCta(smem, cta)), "r"(x) : "memory");
-}
-__device__ __forceinline__ void StoreRemote8(uint32_t smem, uint32_t cta, unsigned long long x) {
-  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(MapToCta(smem, cta)), "l"(x) : "memory");
 }
 
 // Global and shared address and byte count are multiples of 16.
@@ -109,6 +106,11 @@ __device__ __forceinline__ void AsyncProxyFence() { asm volatile("fence.proxy.as
 __device__ __forceinline__ float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float Exp2WithSubnormals(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

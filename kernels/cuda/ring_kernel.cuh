@@ -11,6 +11,8 @@ namespace lossgauge::cuda {
 
 template <class C>
 __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally) {
+  Word worst_logit = 0;
+  if (C::SIGNALS && threadIdx.x == 64) worst_logit = a.counters->worst_logit.high;
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::NBUF; ++i) {
       BarrierInit(base + C::FULL + i * 8, 1);
@@ -25,16 +27,17 @@ __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a
     for (int i = 0; i < 2; ++i) {
       BarrierInit(base + C::BOOKFULL + i * 8, kBookRows);
       BarrierInit(base + C::BOOKEMPTY + i * 8, 1);
+      BarrierInit(base + C::MASSFULL + i * 8, kBookRows * C::CL * C::G);
     }
     BarrierInitFence();
   }
   for (unsigned i = threadIdx.x; i < kZeroPageBytes / 16; i += C::THREADS) StoreShared16(base + C::ZERO + i * 16, 0u, 0u, 0u, 0u);
-  for (unsigned i = threadIdx.x; i < (sizeof(CtaTally) + kMassWords * 8) / 8; i += C::THREADS) reinterpret_cast<Word*>(tally)[i] = 0;
+  for (unsigned i = threadIdx.x; i < sizeof(CtaTally) / 8; i += C::THREADS) reinterpret_cast<Word*>(tally)[i] = 0;
   AsyncProxyFence();  // the zero page is read by bulk stores
   __syncthreads();
   if constexpr (C::SIGNALS) {
     // What earlier launches of the step have seen spares the reducers a look.
-    if (threadIdx.x == 0) tally->best_abs = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
+    if (threadIdx.x == 64) tally->best_abs = static_cast<unsigned>(worst_logit >> 32) & 0x7fffffffu;
     __syncthreads();
   }
   if constexpr (C::CL > 1) ClusterSync();
@@ -49,13 +52,14 @@ __global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constan
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int rank = C::CL == 1 ? 0 : static_cast<int>(ClusterRank());
   const int cluster = blockIdx.x / C::CL, clusters = gridDim.x / C::CL;
+  Scheduler<C> scheduler{a, base, lane, cluster, clusters};
+  if (warp == 1 && rank == 0) scheduler.FetchFirst();
   SetUp<C>(base, a, tally);
 
   if (warp == 0) {
     RunProducer<C>(base, a, units_per_chunk, rank, lane);
   } else if (warp == 1) {
     if (rank == 0) {
-      Scheduler<C> scheduler{a, base, lane, cluster, clusters};
       scheduler.Run();
       scheduler.Flush(tally);
     }

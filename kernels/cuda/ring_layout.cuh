@@ -17,7 +17,9 @@
 //   SFULL[qs]     CL * R        reducers: all partial results of the row are here
 //   READY[qs]     1             combiner: the row's constants are here
 //   SEMPTY[qs]    CL * (G + 1)  at the leader: gradient warps and combiners have taken what they need of entry qs
-//   BOOKFULL[half]   32  combiner: a row each.    BOOKEMPTY[half]   1  bookkeeper: the half's rows are in its registers
+//   BOOKFULL[half]   32  at the leader, combiner: a row each
+//   MASSFULL[half]   32 * CL * G (+ bytes)  at the leader, gradient warps: their share of a row's mass
+//   BOOKEMPTY[half]  1   bookkeeper: the half's rows are in its registers
 // A reducer or producer needs no arrival of its own on SEMPTY: a gradient warp passes READY only after all reducers of the row have delivered, and a
 // reducer delivers only after the producer has read the entry and filled the slots.
 #ifndef LOSSGAUGE_KERNELS_CUDA_RING_LAYOUT_CUH_
@@ -37,7 +39,6 @@ constexpr int kUnitBytes = kUnitVectors * 16;
 constexpr int kZeroPageBytes = 8192;                // source of bulk stores of zeros
 constexpr int kPartialBytes = 32;                   // {max, sum, max|z| and tie flag, sum of z} {column of max|z|}
 constexpr int kBookRows = 32, kBookBytes = 48;      // rows of half the book, bytes of a row in it
-constexpr int kMassWords = 16;                      // rows that can be between the first and the last gradient warp
 
 // CL: CTAs of a cluster. R, G: reducer and gradient warps. UCAP: units of a slot. NBUF: slots. NS: rows in the queue. SIGNALS, SMOOTHING: compiled in or out.
 template <class T_, int CL_, int R_, int G_, int UCAP_, int NBUF_, int NS_, bool SIGNALS_, bool SMOOTHING_>
@@ -52,11 +53,10 @@ struct RingConfig {
   // The ring does not begin at 0: ptxas 13.0 was seen to take a slot's address for the base register where the two start out equal, and to store partial
   // results four slots too far.
   static constexpr uint32_t ZERO = 0, RING = ZERO + kZeroPageBytes, PARTIAL = RING + NBUF * SLOT, CONSTANTS = PARTIAL + NS * CL * R * kPartialBytes,
-                            QUEUE = CONSTANTS + NS * 32, BOOK = QUEUE + NS * 16, TALLY = BOOK + 2 * kBookRows * kBookBytes, MASS = TALLY + sizeof(CtaTally), FULL = MASS + kMassWords * 8,
+                            QUEUE = CONSTANTS + NS * 48, BOOK = QUEUE + NS * 16, TALLY = BOOK + 2 * kBookRows * kBookBytes, MASS = TALLY + sizeof(CtaTally), FULL = MASS + (SIGNALS ? 2 * kBookRows * CL * G * 4 : 0),
                             EMPTY = FULL + NBUF * 8, QFULL = EMPTY + NBUF * 8, SFULL = QFULL + NS * 8, READY = SFULL + NS * 8, SEMPTY = READY + NS * 8,
-                            BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, BYTES = BOOKEMPTY + 16;
+                            BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, MASSFULL = BOOKEMPTY + 16, BYTES = MASSFULL + 16;
   static_assert(CL * R <= 32, "one lane of the combiner for each partial result");
-  static_assert(CL * G < 256, "arrivals are counted in eight bits of a mass word");
   static_assert(BYTES <= 227 * 1024, "shared memory of a CTA");
 };
 

@@ -60,8 +60,8 @@ __device__ __forceinline__ bool IsFinite(const RowSums& r) {
   return r.defined() && fabsf(r.z_target) < INFINITY && (!C::SMOOTHING || fabsf(r.z_sum) < INFINITY);
 }
 
-// The leader's combiner hands rows to the bookkeeper through two halves of kBookRows entries, so that the bookkeeper's double arithmetic, a lane a row,
-// delays nobody. BOOKFULL[half] counts rows, BOOKEMPTY[half] the bookkeeper.
+// The leader's combiner hands rows to the bookkeeper through a book of two halves, and gradient warps add their masses to it, so that the bookkeeper's
+// double arithmetic, a lane a row, delays nobody.
 template <class C>
 __device__ __forceinline__ uint32_t BookEntry(uint32_t base, unsigned row) {
   return base + C::BOOK + row % (2 * kBookRows) * kBookBytes;
@@ -70,11 +70,19 @@ __device__ __forceinline__ uint32_t BookEntry(uint32_t base, unsigned row) {
 template <class C>
 __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int rank, int lane) {
   const double denominator = ReadDenominator(a);
+  float factor_of = 1.f;
+  Factor factor = MakeFactor<typename C::T>(factor_of, denominator);
   QueueCursor<C> q;
   for (;; q.Next()) {
     const QueueEntry e = WaitForRow(base, q);
     if (e.row < 0) break;
-    const Factor factor = MakeFactor(e.scale, denominator);
+    // A half of the book is entered NS rows early: gradient warps of other CTAs may be that far ahead.
+    const unsigned entered = (q.rows + C::NS) / kBookRows;
+    if (rank == 0 && (q.rows + C::NS) % kBookRows == 0) BarrierWait(base + C::BOOKEMPTY + (entered & 1) * 8, ~(entered >> 1) & 1);
+    if (e.scale != factor_of) {
+      factor = MakeFactor<typename C::T>(e.scale, denominator);
+      factor_of = e.scale;
+    }
     BarrierWait(base + C::SFULL + q.qs * 8, q.phase);
     __syncwarp();
     Partials<C> partials(base, q.qs, lane);
@@ -83,11 +91,10 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
     const bool finite = IsFinite<C>(m.sums);
     if (lane == 0) {
       const RowGradient g = MakeRowGradient(m.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
-      // The mass of the target; negative = not a finite row, no signals.
-      const float mass = finite ? m.sums.target * g.inverse_total : -1.f;
-      const uint32_t to = base + C::CONSTANTS + q.qs * 32;
+      const uint32_t to = base + C::CONSTANTS + q.qs * 48;
       StoreShared16(to, __float_as_uint(g.max), __float_as_uint(g.scale), __float_as_uint(g.offset), __float_as_uint(g.target));
-      StoreShared16(to + 16, __float_as_uint(g.inverse_total), __float_as_uint(g.after), __float_as_uint(factor.restore), __float_as_uint(mass));
+      StoreShared16(to + 16, __float_as_uint(g.inverse_total), __float_as_uint(g.after), __float_as_uint(g.before_squares), __float_as_uint(factor.restore));
+      StoreShared4(to + 32, finite);
       BarrierArrive(base + C::READY + q.qs * 8);
     }
     __syncwarp();
@@ -99,12 +106,11 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
     if (lane == 0) {
       EntryTaken<C>(base, q.qs);
       const unsigned half = q.rows / kBookRows & 1;
-      if (q.rows % kBookRows == 0) BarrierWait(base + C::BOOKEMPTY + half * 8, ~(q.rows / (2 * kBookRows)) & 1);
       const uint32_t to = BookEntry<C>(base, q.rows);
       StoreShared16(to, e.row, e.target, __float_as_uint(e.z_target), __float_as_uint(m.sums.max));
       StoreShared16(to + 16, __float_as_uint(m.sums.others), __float_as_uint(m.sums.target), __float_as_uint(m.sums.z_sum), finite);
       if constexpr (C::SIGNALS) {
-        StoreShared16(to + 32, __float_as_uint(m.max_abs), m.max_abs_column, m.correct, 0u);
+        StoreShared16(to + 32, __float_as_uint(m.max_abs), m.max_abs_column, m.correct, __float_as_uint(m.sums.target / m.sums.total()));
         if (finite && __float_as_uint(m.max_abs) > tally->best_abs) {
           // For reducers to look past smaller magnitudes. That they may see it late costs them a look, nothing else.
           tally->best_abs = __float_as_uint(m.max_abs);
@@ -117,21 +123,19 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
     }
     __syncwarp();
   }
-  if (lane == 0) BarrierArrive(base + C::READY + q.qs * 8);  // lets the gradient warps see the end
   if (rank != 0) return;
   // The last half is filled up with entries that are no rows.
   const unsigned half = q.rows / kBookRows & 1, first = q.rows % kBookRows;
-  if (first == 0) BarrierWait(base + C::BOOKEMPTY + half * 8, ~(q.rows / (2 * kBookRows)) & 1);
-  __syncwarp();
   if (static_cast<unsigned>(lane) >= first) {
-    StoreShared4(base + C::BOOK + (half * kBookRows + lane) * kBookBytes, ~0u);
+    StoreShared4(BookEntry<C>(base, half * kBookRows + lane), ~0u);
     BarrierArrive(base + C::BOOKFULL + half * 8);
+    if constexpr (C::SIGNALS) BarrierArriveMany(base + C::MASSFULL + half * 8, C::CL * C::G);
   }
 }
 
 // Loss and signals of 32 rows at once, off the critical path.
 template <class C>
-__device__ __forceinline__ void RunBookkeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int lane) {
+static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int lane) {
   CtaTally mine = {};  // of this lane
   for (unsigned batch = 0;; ++batch) {
     const unsigned half = batch & 1;
@@ -141,11 +145,9 @@ __device__ __forceinline__ void RunBookkeeper(uint32_t base, const CrossEntropyL
     const uint4 x = LoadShared16(from), y = LoadShared16(from + 16);
     uint4 z = make_uint4(0u, 0u, 0u, 0u);
     if constexpr (C::SIGNALS) z = LoadShared16(from + 32);
-    __syncwarp();
-    if (lane == 0) BarrierArrive(base + C::BOOKEMPTY + half * 8);
     const int row = static_cast<int>(x.x);
     if (row >= 0) {
-      const RowSums sums{__uint_as_float(x.w), __uint_as_float(y.x), __uint_as_float(y.y), __uint_as_float(x.z), __uint_as_float(y.z)};
+      const RowSums sums{__uint_as_float(x.w), __uint_as_float(y.x), __uint_as_float(y.y), __uint_as_float(x.z), 0.f, __uint_as_float(y.z)};
       RowLoss l = MakeRowLoss(sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
       l.finite = y.w != 0;
       if (a.losses != nullptr) a.losses[row] = static_cast<float>(l.objective);
@@ -156,6 +158,22 @@ __device__ __forceinline__ void RunBookkeeper(uint32_t base, const CrossEntropyL
         TallyObjective(&mine, l);
       }
     }
+    if constexpr (C::SIGNALS) {
+      BarrierWait(base + C::MASSFULL + half * 8, batch >> 1 & 1);
+      __syncwarp();
+      if (row >= 0 && y.w != 0 && a.grad != nullptr) {
+        float mass = __uint_as_float(z.w);  // the target's
+        bool nonfinite = false;
+        for (int i = 0; i < C::CL * C::G; ++i) {
+          const uint32_t share = LoadShared4(base + C::MASS + ((half * kBookRows + lane) * (C::CL * C::G) + i) * 4);
+          nonfinite |= (share & 0x80000000u) != 0;
+          mass += fabsf(__uint_as_float(share));
+        }
+        TallyGradient(&mine, mass, 0.f, nonfinite);  // squares: by the gradient warps
+      }
+    }
+    __syncwarp();
+    if (lane == 0) BarrierArrive(base + C::BOOKEMPTY + half * 8);
     if (__any_sync(~0u, row < 0)) break;
   }
   MergeLane(mine, tally, lane);

@@ -92,8 +92,8 @@ __device__ __forceinline__ void RunReducer(uint32_t base, const CrossEntropyLaun
       }
       slot.Next();
     }
-    const float max = WarpMax(r.max);
-    const float sum = WarpSum((r.sum0 + r.sum1) * Exp2((r.max - max) * kLog2E));
+    const float max = WarpMax(r.max());
+    const float sum = WarpSum(r.Sum() * Exp2((r.max() - max) * kLog2E));
     uint32_t abs_word = 0u;
     unsigned column = INT_MAX;
     bool found = false;

@@ -62,18 +62,35 @@ struct Scheduler {
     q.Next();
   }
 
+  // Rows [first, first + count), one a lane.
+  int first, count;
+  bool mine, in_u;
+  long long target;
+  float z_target, scale;
+  __device__ __forceinline__ void Fetch() {
+    const long long row = first + lane;
+    mine = lane < count && row < a.rows;
+    target = mine ? ReadTarget(a, row) : a.ignore_index;
+    in_u = mine && IsUnmasked(a, target);
+    z_target = 0.f;
+    scale = 1.f;
+    if (in_u) {
+      z_target = Element<typename C::T>::Load(a.logits + row * a.row_stride_bytes + target * Element<typename C::T>::kBytes);
+      scale = ReadScale(a, row);
+    }
+  }
+  // Needs no ticket, and no barriers yet.
+  __device__ __forceinline__ void FetchFirst() {
+    first = cluster;
+    count = 1;
+    Fetch();
+  }
+
   __device__ __forceinline__ void Run() {
-    int first = cluster, count = 1;  // the first row needs no ticket
     const int rows = static_cast<int>(a.rows);
     while (first < rows) {
       const int row = first + lane;
-      const bool mine = lane < count && row < rows;
-      const long long target = mine ? ReadTarget(a, row) : a.ignore_index;
-      const bool in_u = mine && IsUnmasked(a, target);
-      float z_target = 0.f, scale = 1.f;
       if (in_u) {
-        z_target = Element<typename C::T>::Load(a.logits + row * a.row_stride_bytes + target * Element<typename C::T>::kBytes);
-        scale = ReadScale(a, row);
         ++unmasked;
         if constexpr (C::SIGNALS) {
           target_fingerprint += lg_target_hash(target);
@@ -102,6 +119,7 @@ struct Scheduler {
       int ticket = 0;
       if (lane == 0) ticket = static_cast<int>(atomicAdd(&a.scratch->next_ticket, static_cast<unsigned>(count)));
       first = __shfl_sync(~0u, ticket, 0) + clusters;
+      Fetch();
     }
     Push(-1, 0, 0.f, 0.f);
     BulkWaitAll();

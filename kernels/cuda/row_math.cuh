@@ -1,13 +1,14 @@
 // The arithmetic of one row, once its sums are known. Formulas: kernels/include/lossgauge/lossgauge.h.
 //
-// Everything depends on z - max only, which is exact in fp32: adding a constant to all logits changes no bit. The target's exponential is kept apart
-// from the others', so that 1 - p of a confident token is (sum of the others) / (sum of all) and never a difference.
+// Everything depends on z - max only: adding a constant to all fp32 logits changes no bit. The target's exponential is kept apart from the others', so
+// that 1 - p of a confident token is (sum of the others) / (sum of all) and never a difference.
 #ifndef LOSSGAUGE_KERNELS_CUDA_ROW_MATH_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_ROW_MATH_CUH_
 
 #include <cfloat>
 
 #include "kernels/cuda/device_counters.h"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace lossgauge::cuda {
@@ -16,14 +17,61 @@ constexpr float kLog2E = 1.4426950408889634f;
 // Where a running maximum starts. Not -inf: (-inf) - (-inf) would be NaN in a slice that holds nothing but -inf, while (-inf) - kLowest is -inf.
 constexpr float kLowest = -FLT_MAX;
 
-__device__ __forceinline__ float ExpShifted(float z, float max) { return Exp2((z - max) * kLog2E); }
+constexpr float kLn2 = 0.6931471805599453f;
+
+// e^d for d <= 0, without the rounding of the exponent that an fp32 product has.
+__device__ __forceinline__ float ExpExact(double d) {
+  double x = d * 1.4426950408889634;
+  x = x < -300. ? -300. : x;  // keeps a NaN
+  const float high = static_cast<float>(x);
+  const float e = Exp2WithSubnormals(high);
+  return fmaf(e, static_cast<float>(x - high) * kLn2, e);
+}
+
+// e^(z - max) of a dtype's logits, times a factor near 1 that is the same for all logits of a row (`Unit` undoes it).
+template <class T>
+struct Exponential {
+  float max;
+  __device__ __forceinline__ void Set(float to, float = 0.f) { max = to; }
+  // What a sum is multiplied with when the maximum rises from `before` to this.
+  __device__ __forceinline__ float From(const Exponential& before) const { return Exp2((before.max - max) * kLog2E); }
+  // Product and exponential in fp32, then the rounding of the product made up for: fp32 logits promise 1e-6.
+  __device__ __forceinline__ float Of(float z) const {
+    float d = z - max;
+    asm("max.NaN.f32 %0, %0, 0fC3480000;" : "+f"(d));  // -200: the correction of -inf would be NaN
+    const float x = d * kLog2E;
+    const float low = fmaf(d, 1.925963033500e-8f, fmaf(d, kLog2E, -x));
+    const float e = Exp2WithSubnormals(x);
+    return fmaf(e, low * kLn2, e);
+  }
+  __device__ __forceinline__ float Unit() const { return 1.f; }
+};
+// 16-bit logits: one fused multiply-add before the exponential. Its only rounding is of the sum; that of `shift` is common to the row.
+struct FusedExponential {
+  float max, slope, shift, lift = 0.f;
+  // All exponentials come times 2^by: a subnormal gradient is made of exponentials that would be flushed to 0.
+  __device__ __forceinline__ void Set(float to, float by = 0.f) {
+    max = to;
+    // Where the product would overflow, neighbouring bf16 numbers are 2^118 apart: any slope gives 1 for the maximum and 0 for all others.
+    slope = fabsf(to) > 1e38f ? 7.8886090522101181e-31f : kLog2E;
+    lift = slope == kLog2E ? by : 0.f;
+    shift = to * slope - lift;
+  }
+  __device__ __forceinline__ float From(const FusedExponential& before) const { return before.slope == slope ? Exp2(before.shift - shift) : 0.f; }
+  __device__ __forceinline__ float Of(float z) const { return Exp2(fmaf(z, slope, -shift)); }
+  __device__ __forceinline__ float Unit() const { return fmaf(fmaf(max, slope, -shift) - lift, -kLn2, 1.f) * exp2f(-lift); }
+};
+template <>
+struct Exponential<__nv_bfloat16> : FusedExponential {};
+template <>
+struct Exponential<__half> : FusedExponential {};
 
 struct RowSums {
   float max;     // over all columns, kLowest if there are only -inf
   float others;  // sum over the other columns of e^(z - max)
   float target;  // e^(z_t - max)
-  float z_target;
-  float z_sum;  // over all columns; only with label smoothing
+  float z_target, z_target_low;  // z_t is their sum
+  float z_sum;                   // over all columns; only with label smoothing
   __device__ __forceinline__ float total() const { return others + target; }
   // False: a NaN, a +inf, or nothing but -inf.
   __device__ __forceinline__ bool defined() const {
@@ -34,20 +82,16 @@ struct RowSums {
 
 // `others` comes relative to `others_max`. The lead of a confident target over the others is formed in double: in fp32 it would cost the digits that the
 // sum of the others was kept apart for.
-__device__ __forceinline__ RowSums CompleteSums(float others, float others_max, float z_target, float z_sum) {
+__device__ __forceinline__ RowSums CompleteSums(float others, float others_max, float z_target, float z_sum, float z_target_low = 0.f) {
   RowSums r;
   r.max = fmaxf(others_max, z_target);
-  const double exponent = (static_cast<double>(others_max) - static_cast<double>(r.max)) * 1.4426950408889634;
-  if (exponent < -300.) {
-    r.others = others * 0.f;  // keeps a NaN
-  } else {
-    const float high = static_cast<float>(exponent);
-    const float low = static_cast<float>(exponent - high);
-    r.others = others * Exp2(high);
-    r.others = fmaf(r.others, low * 0.6931472f, r.others);
-  }
-  r.target = ExpShifted(z_target, r.max);
+  r.others = others;
+  r.target = 1.f;
+  if (z_target > others_max) r.others *= ExpExact(static_cast<double>(others_max) - static_cast<double>(z_target));
+  if (z_target < others_max || z_target_low != 0.f || z_target != z_target)
+    r.target = ExpExact(static_cast<double>(z_target) - static_cast<double>(r.max) + z_target_low);
   r.z_target = z_target;
+  r.z_target_low = z_target_low;
   r.z_sum = z_sum;
   return r;
 }
@@ -57,22 +101,33 @@ struct RowGradient {
   float max, scale, offset, target;
   float inverse_total;  // e^(z - max) * inverse_total = p
   float after;          // 1, or what a gradient whose factor is 0 or not finite is multiplied with at the end
+  float before_squares;
+  // Nothing but what the fast path does.
+  __device__ __forceinline__ bool plain() const { return after == 1.f && before_squares == 1.f; }
 };
 
 struct Factor {
   float value;    // upstream * grad_scale / denominator where that is finite and not 0, else 1 / denominator
-  float restore;  // what undoes it: value * restore = 1
+  float restore;  // what undoes value and before_squares: value * before_squares * restore = 1
   float after;
+  float before_squares;  // power of two that keeps squares of a tiny or huge gradient within fp32; 1 for all others
 };
 
+template <class T>
 __device__ __forceinline__ Factor MakeFactor(float scale, double denominator) {
   const double factor = static_cast<double>(scale) / denominator;
-  Factor f{static_cast<float>(factor), static_cast<float>(denominator / scale), 1.f};
+  Factor f{static_cast<float>(factor), static_cast<float>(denominator / scale), 1.f, 1.f};
   if (!(fabsf(f.value) > 0.f && fabsf(f.value) < INFINITY)) {
     f.after = factor == 0. ? 0.f : static_cast<float>(factor);
     f.value = static_cast<float>(1. / denominator);
     f.restore = static_cast<float>(denominator);
     if (!(fabsf(f.value) < INFINITY)) f.value = f.restore = 1.f;
+  }
+  const float magnitude = fabsf(f.value);
+  constexpr bool kHalf = Element<T>::kMinusInfinity == Element<__half>::kMinusInfinity;  // which holds nothing whose square fp32 cannot
+  if (!kHalf && (magnitude < 9.094947e-13f || magnitude > 1.0995116e12f)) {
+    f.before_squares = exp2f(static_cast<float>(-max(-126, min(126, ilogbf(magnitude)))));
+    f.restore = static_cast<float>(1. / (static_cast<double>(f.value) * static_cast<double>(f.before_squares)));
   }
   return f;
 }
@@ -91,6 +146,7 @@ __device__ __forceinline__ RowGradient MakeRowGradient(const RowSums& r, const F
   g.target = (-rest + penalty * (r.target * g.inverse_total) + (smoothing - each)) * f.value;
   if (!r.defined()) g.scale = g.target = NAN;
   g.after = f.after;
+  g.before_squares = f.before_squares;
   return g;
 }
 
@@ -102,8 +158,9 @@ __device__ __forceinline__ RowLoss MakeRowLoss(const RowSums& r, float smoothing
   RowLoss l;
   const double total = static_cast<double>(r.others) + r.target;
   l.log_z = static_cast<double>(r.max) + log(total);
-  const double gap = static_cast<double>(r.max) - r.z_target;  // 0 when the target is the maximum
-  l.nll = gap == 0. ? log1p(static_cast<double>(r.others)) : gap + log(total);
+  // log Z - z_t would lose the digits of a confident row.
+  l.nll = r.others < r.target ? log1p(static_cast<double>(r.others) / r.target)
+                              : static_cast<double>(r.max) - r.z_target - r.z_target_low + log(total);
   l.z_loss = z_weight != 0.f ? z_weight * l.log_z * l.log_z : 0.;
   l.objective = l.nll + l.z_loss;
   if (smoothing != 0.f) l.objective = (1. - smoothing) * l.nll + smoothing * (l.log_z - static_cast<double>(r.z_sum) / vocab) + l.z_loss;

@@ -68,23 +68,26 @@ struct RowReader {
   }
 };
 
-// z = softcap(scale * logit) and dz/dlogit. kMapped = false: z is the logit. fp32 logits go through double, or the rounding of a capped logit (half an ulp
-// of the cap) would show in a loss that promises 1e-6.
+// z = softcap(scale * logit) and dz/dlogit. kMapped = false: z is the logit. In double: a capped logit that is rounded to fp32 shows in a loss that
+// promises 1e-6.
 template <class T, bool kMapped>
 struct LogitMap {
-  float scale, cap;
-  __device__ __forceinline__ float Z(float logit) const {
+  double scale, cap;
+  __device__ __forceinline__ double Z(float logit) const {
     if constexpr (!kMapped) return logit;
-    const float x = logit * scale;
-    if (cap == 0.f) return x;
-    if constexpr (Element<T>::kBytes == 4) return static_cast<float>(cap * tanh(static_cast<double>(x) / cap));
-    return cap * tanhf(x / cap);
+    const double x = logit * scale;
+    return cap == 0. ? x : cap * tanh(x / cap);
   }
-  __device__ __forceinline__ float Slope(float z) const {
+  // 1 - tanh^2 as a quotient of exponentials: as a difference it would have no digits left where the cap flattens.
+  __device__ __forceinline__ float Slope(float logit) const {
     if constexpr (!kMapped) return 1.f;
-    if (cap == 0.f) return scale;
-    const float t = z / cap;
-    return scale * (1.f - t) * (1.f + t);
+    if (cap == 0.) return static_cast<float>(scale);
+    if constexpr (Element<T>::kBytes == 4) {
+      const double q = exp(-2. * fabs(logit * scale / cap));
+      return static_cast<float>(scale * 4. * q / ((1. + q) * (1. + q)));
+    }
+    const float q = expf(-2.f * fabsf(static_cast<float>(logit * scale / cap)));
+    return static_cast<float>(scale) * 4.f * q / ((1.f + q) * (1.f + q));
   }
 };
 

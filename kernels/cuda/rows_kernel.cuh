@@ -110,7 +110,7 @@ struct RowWork {
   __device__ __forceinline__ FirstSweep Reduce(const uint4* held) const {
     const bool smoothing = a.label_smoothing != 0.f;
     Reduction<T, C::SIGNALS> r;
-    float z_sum = 0.f, largest = 0.f;
+    float z_sum = 0.f, largest = 0.f, mapped_max = kLowest, mapped_sum = 0.f;
     ForVectors(held, [&](int v, const uint4& q, bool special) {
       const int column = reader.Column(v);
       if constexpr (!C::MAPPED) {
@@ -122,19 +122,23 @@ struct RowWork {
         }
       } else {
         const uint32_t* w = &q.x;
-        float z[kElements], m = r.max;
+        double z[kElements];
+        float m = mapped_max;
 #pragma unroll
         for (int i = 0; i < kElements; ++i) {
           const bool counts = static_cast<unsigned>(column + i) < static_cast<unsigned>(reader.vocab) && column + i != target;
           z[i] = counts ? map.Z(E::Get(w[i / E::kPerWord], i % E::kPerWord)) : -INFINITY;
-          m = fmaxf(m, z[i]);
-          if (counts && smoothing) z_sum += z[i];
-          if (fabsf(z[i]) < INFINITY) largest = fmaxf(largest, fabsf(z[i]));
+          const float rounded = static_cast<float>(z[i]);
+          m = fmaxf(m, rounded);
+          if (counts && smoothing) z_sum += rounded;
+          if (fabsf(rounded) < INFINITY) largest = fmaxf(largest, fabsf(rounded));
         }
-        r.sum0 *= Exp2((r.max - m) * kLog2E);
-        r.max = m;
+        if (m > mapped_max) {
+          mapped_sum *= ExpExact(static_cast<double>(mapped_max) - m);
+          mapped_max = m;
+        }
 #pragma unroll
-        for (int i = 0; i < kElements; ++i) r.sum0 += ExpShifted(z[i], m);
+        for (int i = 0; i < kElements; ++i) mapped_sum += ExpExact(z[i] - m);
       }
     });
     if constexpr (!C::MAPPED) {
@@ -142,12 +146,15 @@ struct RowWork {
       if (smoothing) z_sum = r.z_sum.Share(group.lane);
     }
     FirstSweep f;
-    const float z_target = map.Z(E::Load(reader.row + static_cast<long long>(target) * E::kBytes));
-    const float4 most = group.All(make_float4(WarpMax(r.max), WarpMax(largest), 0.f, 0.f), MaxFour());
+    const double exact_z_target = map.Z(E::Load(reader.row + static_cast<long long>(target) * E::kBytes));
+    const float z_target = static_cast<float>(exact_z_target);
+    const float z_target_low = fabsf(z_target) < INFINITY ? static_cast<float>(exact_z_target - z_target) : 0.f;
+    const float my_max = C::MAPPED ? mapped_max : r.max();
+    const float4 most = group.All(make_float4(WarpMax(my_max), WarpMax(largest), 0.f, 0.f), MaxFour());
     f.others_max = most.x;
-    const float part = WarpSum((r.sum0 + r.sum1) * Exp2((r.max - most.x) * kLog2E));
+    const float part = WarpSum((C::MAPPED ? mapped_sum : r.Sum()) * Exp2((my_max - most.x) * kLog2E));
     const float4 total = group.All(make_float4(part, smoothing ? WarpSum(z_sum) : 0.f, 0.f, 0.f), AddFour());
-    f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target);
+    f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target, z_target_low);
     const float target_abs = fabsf(z_target);
     f.max_abs = target_abs < INFINITY ? fmaxf(most.y, target_abs) : most.y;
     return f;
@@ -163,7 +170,7 @@ struct RowWork {
       for (int i = 0; i < kElements; ++i) {
         const unsigned c = static_cast<unsigned>(reader.Column(v) + i);
         if (c >= static_cast<unsigned>(reader.vocab)) continue;
-        const float z = map.Z(E::Get(w[i / E::kPerWord], i % E::kPerWord));
+        const float z = static_cast<float>(map.Z(E::Get(w[i / E::kPerWord], i % E::kPerWord)));
         const unsigned bits = largest ? __float_as_uint(fabsf(z)) : (z == value ? 1u : 0u);
         if (bits >= 0x7f800000u || (!largest && bits == 0)) continue;
         if (bits > best || (bits == best && c < column)) {
@@ -188,24 +195,23 @@ struct RowWork {
     bool nonfinite;
   };
   __device__ __forceinline__ Emitted WriteGradient(const uint4* held, const RowGradient& g, float target_exponential, float restore) const {
-    GradientSweep<T, C::SIGNALS> sweep;
-    sweep.g = g;
-    float mapped_squares = 0.f;
+    GradientSweep<T, C::SIGNALS> sweep(g);
+    float mapped_squares = 0.f, mapped_mass = 0.f;
     ForVectors(held, [&](int v, const uint4& q, bool special) {
       const int column = reader.Column(v);
       uint4 o;
       if constexpr (!C::MAPPED) {
-        o = special ? sweep.TakeSome(q, column, reader.vocab, target, v < reader.vectors) : sweep.Take(q);
+        o = special || !g.plain() ? sweep.TakeSome(q, column, reader.vocab, target, v < reader.vectors) : sweep.Take(q);
       } else {
         const uint32_t* in = &q.x;
         float x[kElements];
 #pragma unroll
         for (int i = 0; i < kElements; ++i) {
           const bool inside = static_cast<unsigned>(column + i) < static_cast<unsigned>(reader.vocab);
-          const float z = map.Z(E::Get(in[i / E::kPerWord], i % E::kPerWord));
-          const float e = ExpShifted(z, g.max);
-          if (inside && column + i != target) sweep.mass0 += e;
-          x[i] = (column + i == target ? g.target : fmaf(e, g.scale, g.offset)) * map.Slope(z);
+          const float logit = E::Get(in[i / E::kPerWord], i % E::kPerWord);
+          const float e = ExpExact(map.Z(logit) - g.max);
+          if (inside && column + i != target) mapped_mass += e;
+          x[i] = (column + i == target ? g.target : fmaf(e, g.scale, g.offset)) * map.Slope(logit);
           if (!inside) x[i] = 0.f;
         }
         uint32_t* w = &o.x;
@@ -213,7 +219,7 @@ struct RowWork {
         for (int j = 0; j < 4; ++j) w[j] = E::Pack(x[j * E::kPerWord], x[j * E::kPerWord + E::kPerWord - 1]);
 #pragma unroll
         for (int i = 0; i < kElements; ++i) {
-          const float y = E::Get(w[i / E::kPerWord], i % E::kPerWord);
+          const float y = E::Get(w[i / E::kPerWord], i % E::kPerWord) * g.before_squares;
           mapped_squares = fmaf(y, y, mapped_squares);
         }
       }
@@ -222,7 +228,7 @@ struct RowWork {
     });
     if constexpr (!C::SIGNALS) return {};
     const float squares = (C::MAPPED ? mapped_squares : sweep.squares.Share(group.lane)) * restore * restore;
-    const float4 all = group.All(make_float4(WarpSum(sweep.mass0 + sweep.mass1), WarpSum(squares), 0.f, 0.f), AddFour());
+    const float4 all = group.All(make_float4(WarpSum(C::MAPPED ? mapped_mass : sweep.Mass()), WarpSum(squares), 0.f, 0.f), AddFour());
     Emitted e{(all.x + target_exponential) * g.inverse_total, all.y, g.after != 1.f && g.after != 0.f};
     if (!(e.squares < INFINITY)) {  // too large to be squared, or not finite: look at what was written
       bool bad = false;
@@ -327,7 +333,7 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
       }
     }
     if (a.grad != nullptr) {
-      const Factor factor = MakeFactor(ReadScale(a, row), denominator);
+      const Factor factor = MakeFactor<T>(ReadScale(a, row), denominator);
       RowGradient g = MakeRowGradient(f.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
       group.Sync();  // the row has been read by all before anything of it is overwritten
       const auto emitted = work.WriteGradient(held, g, f.sums.target, factor.restore);

@@ -27,25 +27,32 @@ __device__ __forceinline__ uint4 ColumnMask(int column, int vocab, int target, b
 template <class T, bool kSignals>
 struct Reduction {
   using E = Element<T>;
-  float max = kLowest, sum0 = 0.f, sum1 = 0.f;
+  Exponential<T> exponential;
+  float sum0 = 0.f, sum1 = 0.f;  // of the columns other than the target
   uint32_t packed_max = E::kMinusInfinity, packed_min = 0u;  // min starts at 0: only magnitudes matter
   uint32_t max_before = E::kMinusInfinity;                   // packed_max over the columns before the target
   PlainSum<T> z_sum;
 
-  // Rescales the sums to a maximum that covers `packed`.
-  __device__ __forceinline__ void Raise(uint32_t packed) {
-    const float higher = fmaxf(max, WordMax<T>(packed));
-    const float f = Exp2((max - higher) * kLog2E);
+  __device__ __forceinline__ Reduction() { exponential.Set(kLowest); }
+  __device__ __forceinline__ float max() const { return exponential.max; }
+  // Of e^(z - max).
+  __device__ __forceinline__ float Sum() const { return (sum0 + sum1) * exponential.Unit(); }
+  __device__ __forceinline__ void RaiseTo(float higher) {
+    Exponential<T> next;
+    next.Set(fmaxf(exponential.max, higher));
+    const float f = next.From(exponential);
     sum0 *= f;
     sum1 *= f;
-    max = higher;
+    exponential = next;
   }
+  // Rescales the sums to a maximum that covers `packed`.
+  __device__ __forceinline__ void Raise(uint32_t packed) { RaiseTo(WordMax<T>(packed)); }
   __device__ __forceinline__ void AddExponentials(const uint4& q) {
     const uint32_t* w = &q.x;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      sum0 += ExpShifted(E::Get(w[j], 0), max);
-      if constexpr (E::kPerWord == 2) sum1 += ExpShifted(E::Get(w[j], 1), max);
+      sum0 += exponential.Of(E::Get(w[j], 0));
+      if constexpr (E::kPerWord == 2) sum1 += exponential.Of(E::Get(w[j], 1));
     }
   }
   // Vectors of nothing but columns of the row.
@@ -87,8 +94,17 @@ template <class T, bool kSignals>
 struct GradientSweep {
   using E = Element<T>;
   RowGradient g;
+  Exponential<T> exponential;
+  float scale;
   float mass0 = 0.f, mass1 = 0.f;
   SquareSum<T> squares;
+
+  __device__ __forceinline__ explicit GradientSweep(const RowGradient& of) : g(of) {
+    exponential.Set(g.max, 32.f);
+    scale = g.scale * exponential.Unit();
+  }
+  // Of this thread's columns other than the target.
+  __device__ __forceinline__ float Mass() const { return (mass0 + mass1) * exponential.Unit(); }
 
   __device__ __forceinline__ uint4 Of(const uint4& q) {
     uint4 out;
@@ -96,13 +112,13 @@ struct GradientSweep {
     uint32_t* o = &out.x;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float x = ExpShifted(E::Get(w[j], 0), g.max);
-      const float y = E::kPerWord == 2 ? ExpShifted(E::Get(w[j], 1), g.max) : 0.f;
+      const float x = exponential.Of(E::Get(w[j], 0));
+      const float y = E::kPerWord == 2 ? exponential.Of(E::Get(w[j], 1)) : 0.f;
       if constexpr (kSignals) {
         mass0 += x;
         if constexpr (E::kPerWord == 2) mass1 += y;
       }
-      o[j] = E::Pack(fmaf(x, g.scale, g.offset), fmaf(y, g.scale, g.offset));
+      o[j] = E::Pack(fmaf(x, scale, g.offset), fmaf(y, scale, g.offset));
     }
     return out;
   }
@@ -128,8 +144,17 @@ struct GradientSweep {
         w[j] = t;
       }
     }
-    if constexpr (kSignals) squares.Add(o);
+    AddSquares(o);
     return o;
+  }
+  __device__ __forceinline__ void AddSquares(uint4 o) {
+    if constexpr (!kSignals) return;
+    if (g.before_squares != 1.f) {
+      uint32_t* w = &o.x;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) w[j] = E::Pack(E::Get(w[j], 0) * g.before_squares, E::kPerWord == 2 ? E::Get(w[j], 1) * g.before_squares : 0.f);
+    }
+    squares.Add(o);
   }
   // A gradient whose factor is 0 or not finite gets it at the end: 0 times anything is 0 there, also times a NaN.
   __device__ __forceinline__ uint4 After(uint4 o) const {

@@ -125,7 +125,14 @@ void ExpectRecord(const Problem& problem, const Outcome& outcome, const lg_step_
   if (oracle.finite != 0) {
     EXPECT_TRUE(near(record.log_z_max, oracle.log_z_max, std::fabs(oracle.log_z_max) + 1));
     EXPECT_EQ(static_cast<float>(record.max_abs_logit), static_cast<float>(oracle.max_abs));
-    EXPECT_EQ(record.worst_row_position, oracle.worst_row);
+    // Rows whose losses differ by less than the promised accuracy may change places.
+    const std::int64_t worst = record.worst_row_position - problem.position_base;
+    if (problem.positions.empty() && worst >= 0 && worst < problem.rows && !TestedBackend().HasSameBitsForAnyLayout()) {
+      const double right = oracle.rows[static_cast<std::size_t>(oracle.worst_row - problem.position_base)].nll;
+      EXPECT_NEAR(oracle.rows[static_cast<std::size_t>(worst)].nll, right, kRelative * right);
+    } else {
+      EXPECT_EQ(record.worst_row_position, oracle.worst_row);
+    }
     EXPECT_EQ(record.worst_logit_position, oracle.worst_logit_position);
     EXPECT_EQ(record.worst_logit_column, oracle.worst_logit_column);
   }
