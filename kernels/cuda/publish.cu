@@ -1,5 +1,7 @@
-// One CTA of 128 threads: reads and zeroes a block's counters, builds the record in shared memory, writes it to the ring by the GPU writer's protocol
-// (proto/lossgauge/ring/ring_abi.h). Most of its time is memory latency, so everything that can be loaded at once is, and words are built by a thread each.
+// One CTA: reads and zeroes a block's counters, builds the record, writes it to the ring by the GPU writer's protocol (proto/lossgauge/ring/ring_abi.h).
+// Nearly all of its time is memory latency, so there is one round of loads for everything, and each word of the record has a thread: most words are a
+// counter or a counter added to a total, by a table; the few others have warps of their own. The last warp meanwhile stores the odd sequence word and
+// waits for the system fence behind it.
 #include "kernels/cuda/publish.h"
 
 #include <cstddef>
@@ -10,13 +12,76 @@
 namespace lossgauge::cuda {
 namespace {
 
-constexpr int kThreads = 128;
 constexpr int kRecordWords = LG_STEP_SLOT_BYTES / 8;
-static_assert(kRecordWords <= kThreads, "a thread for each word of a record");
+constexpr int kWordWarps = kRecordWords / 32, kSpecialWarps = 4, kFenceWarp = kWordWarps + kSpecialWarps;
+constexpr int kBuilders = 32 * kFenceWarp, kThreads = kBuilders + 32;
+static_assert(kRecordWords % 32 == 0, "a thread for each word of a record");
 constexpr int kCounterWords = offsetof(DeviceCounters, place_lock) / 8;
-static_assert(kCounterWords <= kThreads, "a thread for each word of the counters");
+static_assert(kCounterWords <= kBuilders, "a thread for each word of the counters");
 
 #define LG_WORD(field) static_cast<int>(offsetof(lg_step_record, field) / 8)
+
+// What a word of the record is made of.
+struct WordRule {
+  unsigned char kind;
+  unsigned char counter;  // word of DeviceCounters
+  unsigned short needs;   // LG_HAS_* without which it is 0
+};
+enum : unsigned char { kNothing, kCounter, kOne, kSpecial, kTotal = 16 };  // kTotal: added to the word before
+
+struct WordRules {
+  WordRule of[kRecordWords];
+};
+constexpr WordRules MakeWordRules() {
+  WordRules rules{};
+  constexpr int kCountsAt = offsetof(DeviceCounters, counts) / 8, kSumsAt = offsetof(DeviceCounters, sums) / 8;
+  const auto count = [&](int word, Count which, int needs, int total) {
+    rules.of[word] = {kCounter, static_cast<unsigned char>(kCountsAt + which), static_cast<unsigned short>(needs)};
+    if (total >= 0) rules.of[total] = {kCounter | kTotal, static_cast<unsigned char>(kCountsAt + which), static_cast<unsigned short>(needs)};
+  };
+  const auto sum = [&](int word, Sum which, int needs, int total) {
+    for (int i = 0; i < 2; ++i) {
+      const auto counter = static_cast<unsigned char>(kSumsAt + 2 * which + i);
+      rules.of[word + i] = {kCounter, counter, static_cast<unsigned short>(needs)};
+      if (total >= 0) rules.of[total + i] = {kCounter | kTotal, counter, static_cast<unsigned short>(needs)};
+    }
+  };
+  count(LG_WORD(tokens), kTokens, 0, LG_WORD(total_tokens));
+  count(LG_WORD(unmasked_tokens), kUnmaskedTokens, 0, LG_WORD(total_unmasked_tokens));
+  count(LG_WORD(finite_tokens), kFiniteTokens, 0, LG_WORD(total_finite_tokens));
+  count(LG_WORD(nonfinite_rows), kNonfiniteRows, 0, LG_WORD(total_nonfinite_rows));
+  count(LG_WORD(bad_targets), kBadTargets, 0, LG_WORD(total_bad_targets));
+  count(LG_WORD(clamped_rows), kClampedRows, 0, LG_WORD(total_clamped_rows));
+  count(LG_WORD(target_bytes), kTargetBytes, LG_HAS_TARGET_BYTES, LG_WORD(total_target_bytes));
+  count(LG_WORD(nonfinite_grad_rows), kNonfiniteGradRows, LG_HAS_LOGIT_GRAD, LG_WORD(total_nonfinite_grad_rows));
+  count(LG_WORD(mass_error_rows), kMassErrorRows, LG_HAS_MASS, LG_WORD(total_mass_error_rows));
+  count(LG_WORD(target_hits), kTargetHits, 0, -1);
+  count(LG_WORD(correct_tokens), kCorrectTokens, 0, LG_WORD(total_correct_tokens));
+  count(LG_WORD(mask_fingerprint), kMaskFingerprint, 0, -1);
+  count(LG_WORD(target_fingerprint), kTargetFingerprint, 0, -1);
+  sum(LG_WORD(nll_sum), kNllSum, 0, LG_WORD(total_nll_sum));
+  sum(LG_WORD(objective_sum), kObjectiveSum, LG_HAS_OBJECTIVE, -1);
+  sum(LG_WORD(z_loss_sum), kZLossSum, LG_HAS_OBJECTIVE, LG_WORD(total_z_loss_sum));
+  sum(LG_WORD(scored_nll_sum), kScoredNllSum, LG_HAS_TARGET_BYTES, LG_WORD(total_scored_nll_sum));
+  sum(LG_WORD(log_z_sum), kLogZSum, LG_HAS_LOGITS, -1);
+  sum(LG_WORD(log_z_sq_sum), kLogZSqSum, LG_HAS_LOGITS, -1);
+  sum(LG_WORD(logit_grad_sq_sum), kLogitGradSqSum, LG_HAS_LOGIT_GRAD, -1);
+  sum(LG_WORD(probability_mass), kProbabilityMass, LG_HAS_MASS, -1);
+  rules.of[LG_WORD(micro_batches)] = {kCounter, static_cast<unsigned char>(offsetof(DeviceCounters, micro_batches) / 8), 0};
+  rules.of[LG_WORD(total_steps)] = {kOne | kTotal, 0, 0};
+  rules.of[LG_WORD(total_nonfinite_steps)] = {kSpecial | kTotal, 0, 0};
+  constexpr int kSpecials[] = {
+      LG_WORD(sequence), LG_WORD(present), LG_WORD(step), LG_WORD(block), LG_WORD(phase), LG_WORD(boot_ns), LG_WORD(wall_ns), LG_WORD(denominator_min),
+      LG_WORD(denominator_max), LG_WORD(log_z_max), LG_WORD(max_abs_logit), LG_WORD(grad_norm), LG_WORD(worst_row_nll), LG_WORD(worst_row_position),
+      LG_WORD(worst_row_target), LG_WORD(worst_logit_position), LG_WORD(worst_logit_column), LG_WORD(first_nonfinite_row), LG_WORD(reported_loss),
+      LG_WORD(reported_loss_auxiliary), LG_WORD(reported_loss_dtype), LG_WORD(reported_loss_interval), LG_WORD(learning_rate)};
+  for (const int word : kSpecials) rules.of[word] = {kSpecial, 0, 0};
+  return rules;
+}
+__device__ const WordRules kWordRules = MakeWordRules();
+
+// Terms that must cover every finite token to mean anything: absent unless every launch with unmasked tokens had them.
+constexpr Word kNeedsEveryLaunch = LG_HAS_LOGITS | LG_HAS_OBJECTIVE | LG_HAS_DENOMINATOR | LG_HAS_LOGIT_GRAD | LG_HAS_MASS | LG_HAS_TARGET_BYTES;
 
 __device__ __forceinline__ double ReadScalar(const HandedScalar& s) {
   if (s.pointer == nullptr) return s.value;
@@ -26,203 +91,175 @@ __device__ __forceinline__ float FromOrderedBits(unsigned x) { return __uint_as_
 __device__ __forceinline__ long long PlacePosition(const Place& p) {
   return static_cast<long long>(kPlaceMask - ((p.high & 0xffffffffull) << 16 | p.low >> 48));
 }
-
-// Terms that must cover every finite token to mean anything: absent unless every launch with unmasked tokens had them.
-constexpr unsigned long long kNeedsEveryLaunch = LG_HAS_LOGITS | LG_HAS_OBJECTIVE | LG_HAS_DENOMINATOR | LG_HAS_LOGIT_GRAD | LG_HAS_MASS | LG_HAS_TARGET_BYTES;
-
-// The words that stem from loss calls, apart from plain copies; one thread each.
-__device__ void BuildWord(const DeviceCounters& c, unsigned long long present, int task, lg_step_record* r) {
-  const auto has = [present](unsigned long long bits) { return (present & bits) == bits; };
-  const auto sum = [&](Sum s, bool wanted) { return wanted ? lg_fixed128_make(static_cast<int64_t>(c.sums[s].hi), c.sums[s].lo) : lg_fixed128_make(0, 0); };
-  switch (task) {
-    case 0: r->nll_sum = sum(kNllSum, true); break;
-    case 1: r->objective_sum = sum(kObjectiveSum, has(LG_HAS_OBJECTIVE)); break;
-    case 2: r->z_loss_sum = sum(kZLossSum, has(LG_HAS_OBJECTIVE)); break;
-    case 3: r->scored_nll_sum = sum(kScoredNllSum, has(LG_HAS_TARGET_BYTES)); break;
-    case 4: r->log_z_sum = sum(kLogZSum, has(LG_HAS_LOGITS)); break;
-    case 5: r->log_z_sq_sum = sum(kLogZSqSum, has(LG_HAS_LOGITS)); break;
-    case 6: r->logit_grad_sq_sum = sum(kLogitGradSqSum, has(LG_HAS_LOGIT_GRAD)); break;
-    case 7: r->probability_mass = sum(kProbabilityMass, has(LG_HAS_MASS)); break;
-    case 8: r->log_z_max = c.log_z_max != 0 && has(LG_HAS_LOGITS) ? FromOrderedBits(static_cast<unsigned>(c.log_z_max)) : 0.; break;
-    case 9:
-      if (has(LG_HAS_WORST_LOGIT)) {
-        r->max_abs_logit = FromOrderedBits(static_cast<unsigned>(c.worst_logit.high >> 32));
-        r->worst_logit_position = PlacePosition(c.worst_logit);
-        r->worst_logit_column = static_cast<long long>(kPlaceMask - (c.worst_logit.low & kPlaceMask));
-      }
-      break;
-    case 10:
-      if (has(LG_HAS_WORST_ROW)) {
-        r->worst_row_nll = FromOrderedBits(static_cast<unsigned>(c.worst_row.high >> 32));
-        r->worst_row_position = PlacePosition(c.worst_row);
-        r->worst_row_target = static_cast<long long>(c.worst_row.low & kPlaceMask);
-      }
-      break;
-    case 11: r->first_nonfinite_row = c.first_nonfinite_row != 0 ? static_cast<long long>(kPlaceMask + 1 - c.first_nonfinite_row) : 0; break;
-    case 12: r->tokens = c.counts[kTokens]; break;
-    case 13: r->unmasked_tokens = c.counts[kUnmaskedTokens]; break;
-    case 14: r->finite_tokens = c.counts[kFiniteTokens]; break;
-    case 15: r->nonfinite_rows = c.counts[kNonfiniteRows]; break;
-    case 16: r->bad_targets = c.counts[kBadTargets]; break;
-    case 17: r->clamped_rows = c.counts[kClampedRows]; break;
-    case 18: r->target_bytes = has(LG_HAS_TARGET_BYTES) ? c.counts[kTargetBytes] : 0; break;
-    case 19: r->nonfinite_grad_rows = has(LG_HAS_LOGIT_GRAD) ? c.counts[kNonfiniteGradRows] : 0; break;
-    case 20: r->mass_error_rows = has(LG_HAS_MASS) ? c.counts[kMassErrorRows] : 0; break;
-    case 21: r->target_hits = c.counts[kTargetHits]; break;
-    case 22: r->correct_tokens = c.counts[kCorrectTokens]; break;
-    case 23: r->mask_fingerprint = c.counts[kMaskFingerprint]; break;
-    case 24: r->target_fingerprint = c.counts[kTargetFingerprint]; break;
-    case 25: r->micro_batches = c.micro_batches; break;
-    default: break;
-  }
-}
-constexpr int kTasks = 26;
-
-// What the job handed over for the step; one thread each.
-__device__ void TakeHandedOver(const PublishLaunch& a, int task, lg_step_record* r, unsigned long long* present) {
-  if (task == 0 && a.grad_norm.given) {
-    r->grad_norm = ReadScalar(a.grad_norm);
-    atomicOr(present, static_cast<unsigned long long>(LG_HAS_GRAD_NORM));
-  } else if (task == 1 && a.learning_rate.given) {
-    r->learning_rate = ReadScalar(a.learning_rate);
-    atomicOr(present, static_cast<unsigned long long>(LG_HAS_LEARNING_RATE));
-  } else if (task == 2 && a.denominator.given) {
-    const double d = ReadScalar(a.denominator);
-    if (d > 0. && d < INFINITY) {  // from a pointer it may be anything
-      r->denominator_min = r->denominator_max = d;
-      atomicOr(present, static_cast<unsigned long long>(LG_HAS_DENOMINATOR));
-    }
-  } else if (task == 3 && a.reported_given) {
-    r->reported_loss = a.reported_value;
-    r->reported_loss_auxiliary = a.reported_auxiliary;
-    r->reported_loss_dtype = a.reported_dtype;
-    r->reported_loss_interval = a.reported_interval;
-    atomicOr(present, static_cast<unsigned long long>(LG_HAS_REPORTED_LOSS));
-  }
-}
-
-__device__ void AddTotals(const lg_step_record& r, int task, lg_step_record* total) {
-  const auto add = [](lg_fixed128* t, const lg_fixed128& x) { *t = lg_fixed128_add(*t, x); };
-  switch (task) {
-    case 0: total->total_steps += 1; break;
-    case 1: total->total_tokens += r.tokens; break;
-    case 2: total->total_unmasked_tokens += r.unmasked_tokens; break;
-    case 3: total->total_finite_tokens += r.finite_tokens; break;
-    case 4: total->total_nonfinite_rows += r.nonfinite_rows; break;
-    case 5: total->total_bad_targets += r.bad_targets; break;
-    case 6: total->total_target_bytes += r.target_bytes; break;
-    case 7: total->total_nonfinite_grad_rows += r.nonfinite_grad_rows; break;
-    case 8: add(&total->total_nll_sum, r.nll_sum); break;
-    case 9: add(&total->total_scored_nll_sum, r.scored_nll_sum); break;
-    case 10: add(&total->total_z_loss_sum, r.z_loss_sum); break;
-    case 11: total->total_correct_tokens += r.correct_tokens; break;
-    case 12: total->total_clamped_rows += r.clamped_rows; break;
-    case 13: total->total_mass_error_rows += r.mass_error_rows; break;
-    case 14: {
-      const auto bad = [](double x) { return !(fabs(x) < INFINITY); };
-      total->total_nonfinite_steps += r.nonfinite_rows != 0 || r.nonfinite_grad_rows != 0 || bad(r.grad_norm) || bad(r.reported_loss) || bad(r.learning_rate);
-      break;
-    }
-    default: break;
-  }
-}
-constexpr int kTotalTasks = 15;
-constexpr int kFirstTotalWord = LG_WORD(total_steps), kTotalWords = LG_WORD(total_nonfinite_steps) + 1 - kFirstTotalWord;
-
-__device__ __forceinline__ bool InRange(int x, int size) { return static_cast<unsigned>(x) < static_cast<unsigned>(size); }
 __device__ __forceinline__ void StoreSystem(unsigned long long* to, unsigned long long x) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(x) : "memory");
 }
+__device__ __forceinline__ bool InRange(int x, int size) { return static_cast<unsigned>(x) < static_cast<unsigned>(size); }
+__device__ __forceinline__ void SyncBuilders() { asm volatile("bar.sync 1, %0;" ::"n"(kBuilders) : "memory"); }
 
-__global__ void __launch_bounds__(kThreads) Publish(const __grid_constant__ PublishLaunch a) {
-  __shared__ union {
+struct PublishShared {
+  union {
     DeviceCounters counters;
     Word words[kCounterWords];
   } in;
-  __shared__ union {
-    lg_step_record record;
+  union {
+    lg_step_record record;  // only the special words are built here
     Word words[kRecordWords];
   } out;
-  __shared__ unsigned long long present;
-  __shared__ Word shares[kThreads / 32];
-  const int t = threadIdx.x;
-  const long long step = a.set_step >= 0 ? a.set_step : a.state->step;
-  unsigned long long publications = a.state->publications;
+  double grad_norm, learning_rate, denominator;
+  Word shares[kWordWarps + 1];
+  unsigned other_blocks;
+};
 
-  // The main block goes last: who has its record of a step, has all of the step.
-  for (int block = a.block_count - 1; block >= 0; --block) {
-    DeviceCounters* counters = &a.counters[block];
-    Word* from = reinterpret_cast<Word*>(counters);
-    if (t < kCounterWords) in.words[t] = from[t];
-    lg_step_record* totals = &a.state->totals[block];
-    if (t < kRecordWords) out.words[t] = InRange(t - kFirstTotalWord, kTotalWords) ? reinterpret_cast<Word*>(totals)[t] : 0;
-    if (t == 0) present = 0;
-    __syncthreads();
-    const bool added_to = in.counters.micro_batches != 0;
-    if (!added_to && block != 0) {
-      __syncthreads();
-      continue;
+__device__ __forceinline__ Word WhatItHas(const DeviceCounters& c) {
+  Word had = c.present;
+  if (c.worst_logit.high != 0) had |= LG_HAS_WORST_LOGIT;
+  if (c.worst_row.high != 0) had |= LG_HAS_WORST_ROW;
+  if (c.first_nonfinite_row != 0) had |= LG_HAS_FIRST_NONFINITE_ROW;
+  return had & ~(c.absent & kNeedsEveryLaunch);
+}
+
+// The words that are neither counters nor totals. One lane of each special warp; what is absent is 0.
+__device__ __forceinline__ void BuildSpecials(const PublishLaunch& a, PublishShared& s, int warp, int block, long long step, Word sequence, Word had) {
+  const DeviceCounters& c = s.in.counters;
+  lg_step_record& r = s.out.record;
+  if (warp == 0) {
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    r.sequence = sequence;
+    r.step = step;
+    r.block = static_cast<uint64_t>(block);
+    r.phase = a.phase;
+    r.wall_ns = static_cast<int64_t>(now);
+    r.boot_ns = static_cast<int64_t>(now) + a.boot_minus_global_ns;
+    r.log_z_max = c.log_z_max != 0 && (had & LG_HAS_LOGITS) != 0 ? FromOrderedBits(static_cast<unsigned>(c.log_z_max)) : 0.;
+    r.first_nonfinite_row = c.first_nonfinite_row != 0 ? static_cast<long long>(kPlaceMask + 1 - c.first_nonfinite_row) : 0;
+  } else if (warp == 1) {
+    const bool has = (had & LG_HAS_WORST_LOGIT) != 0;
+    r.max_abs_logit = has ? FromOrderedBits(static_cast<unsigned>(c.worst_logit.high >> 32)) : 0.;
+    r.worst_logit_position = has ? PlacePosition(c.worst_logit) : 0;
+    r.worst_logit_column = has ? static_cast<long long>(kPlaceMask - (c.worst_logit.low & kPlaceMask)) : 0;
+  } else if (warp == 2) {
+    const bool has = (had & LG_HAS_WORST_ROW) != 0;
+    r.worst_row_nll = has ? FromOrderedBits(static_cast<unsigned>(c.worst_row.high >> 32)) : 0.;
+    r.worst_row_position = has ? PlacePosition(c.worst_row) : 0;
+    r.worst_row_target = has ? static_cast<long long>(c.worst_row.low & kPlaceMask) : 0;
+  } else {
+    const bool main = block == 0;  // what the job hands over goes into the main block's record
+    Word present = had;
+    r.grad_norm = main && a.grad_norm.given ? s.grad_norm : 0.;
+    if (main && a.grad_norm.given) present |= LG_HAS_GRAD_NORM;
+    r.learning_rate = main && a.learning_rate.given ? s.learning_rate : 0.;
+    if (main && a.learning_rate.given) present |= LG_HAS_LEARNING_RATE;
+    const bool reported = main && a.reported_given;
+    r.reported_loss = reported ? a.reported_value : 0.;
+    r.reported_loss_auxiliary = reported ? a.reported_auxiliary : 0.;
+    r.reported_loss_dtype = reported ? a.reported_dtype : 0;
+    r.reported_loss_interval = reported ? a.reported_interval : 0;
+    if (reported) present |= LG_HAS_REPORTED_LOSS;
+    double least = __longlong_as_double(static_cast<long long>(~c.denominator_min)), most = __longlong_as_double(static_cast<long long>(c.denominator_max));
+    if (main && a.denominator.given) {
+      const bool valid = s.denominator > 0. && s.denominator < INFINITY;  // from a pointer it may be anything
+      present = valid ? present | LG_HAS_DENOMINATOR : present & ~static_cast<Word>(LG_HAS_DENOMINATOR);
+      least = most = s.denominator;
     }
-    if (t < kCounterWords && in.words[t] != 0) from[t] = 0;
-    unsigned long long had = in.counters.present;
-    if (in.counters.worst_logit.high != 0) had |= LG_HAS_WORST_LOGIT;
-    if (in.counters.worst_row.high != 0) had |= LG_HAS_WORST_ROW;
-    if (in.counters.first_nonfinite_row != 0) had |= LG_HAS_FIRST_NONFINITE_ROW;
-    had &= ~(in.counters.absent & kNeedsEveryLaunch);
-    lg_step_record* r = &out.record;
-    if (t < kTasks) BuildWord(in.counters, had, t, r);
-    if (t == 32 && (had & LG_HAS_DENOMINATOR) != 0 && !(block == 0 && a.denominator.given)) {
-      r->denominator_min = __longlong_as_double(static_cast<long long>(~in.counters.denominator_min));
-      r->denominator_max = __longlong_as_double(static_cast<long long>(in.counters.denominator_max));
-    }
-    if (t == 64) {
-      unsigned long long now;
-      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-      r->step = step;
-      r->block = static_cast<uint64_t>(block);
-      r->phase = a.phase;
-      r->wall_ns = static_cast<int64_t>(now);
-      r->boot_ns = static_cast<int64_t>(now) + a.boot_minus_global_ns;
-      r->sequence = 2 * (publications + 1);
-    }
-    if (block == 0 && t >= 96 && t < 100) TakeHandedOver(a, t - 96, r, &present);
-    __syncthreads();
-    if (t < kTotalTasks) AddTotals(*r, t, r);
-    if (t == 64) {
-      if (block == 0 && a.denominator.given) had &= ~static_cast<unsigned long long>(LG_HAS_DENOMINATOR);
-      r->present = had | present;
-    }
-    __syncthreads();
-    if (InRange(t - kFirstTotalWord, kTotalWords)) reinterpret_cast<Word*>(totals)[t] = out.words[t];
-    Word share = t < kRecordWords - 1 ? lg_ring_checksum_share(out.words[t], static_cast<uint64_t>(t)) : 0;
-    if (t == kRecordWords) share = lg_ring_checksum_share(a.segment_id[0], kRecordWords);
-    if (t == kRecordWords + 1) share = lg_ring_checksum_share(a.segment_id[1], kRecordWords + 1);
-    share = WarpSum(share);
-    if ((t & 31) == 0) shares[t >> 5] = share;
-    unsigned long long* slot = reinterpret_cast<unsigned long long*>(a.slots + publications % a.slot_count * LG_STEP_SLOT_BYTES);
-    const unsigned long long even = 2 * (publications + 1);
-    if (t == 0) {
+    const bool divided = (present & LG_HAS_DENOMINATOR) != 0;
+    r.denominator_min = divided ? least : 0.;
+    r.denominator_max = divided ? most : 0.;
+    r.present = present;
+    const auto bad = [](double x) { return !(fabs(x) < INFINITY); };
+    const bool bad_gradient = (had & LG_HAS_LOGIT_GRAD) != 0 && c.counts[kNonfiniteGradRows] != 0;
+    r.total_nonfinite_steps =
+        c.counts[kNonfiniteRows] != 0 || bad_gradient || bad(r.grad_norm) || bad(r.reported_loss) || bad(r.learning_rate);  // of this step
+  }
+}
+
+// A block's record. `counter` and `total` are this thread's word of the counters and of the totals. All threads.
+__device__ __forceinline__ void PublishBlock(const PublishLaunch& a, PublishShared& s, int block, Word counter, Word total, WordRule rule, long long step,
+                                             Word publications) {
+  const int t = threadIdx.x, warp = t >> 5;
+  unsigned long long* slot = reinterpret_cast<unsigned long long*>(a.slots + publications % a.slot_count * LG_STEP_SLOT_BYTES);
+  const Word even = 2 * (publications + 1);
+  Word word = 0;
+  if (warp == kFenceWarp) {
+    if (t == kBuilders) {
       StoreSystem(slot, even - 1);
       __threadfence_system();  // no payload word before the odd sequence word
     }
-    __syncthreads();
-    if (t == 0) out.words[kRecordWords - 1] = shares[0] + shares[1] + shares[2] + shares[3];
-    __syncthreads();
-    if (t > 0 && t < kRecordWords) StoreSystem(slot + t, out.words[t]);
-    __threadfence_system();  // every payload word before the even sequence word
-    __syncthreads();
-    ++publications;
-    if (t == 0) {
-      StoreSystem(slot, even);
-      StoreSystem(a.cursor, publications);  // a hint; a reader decides by the sequence word
-      if (block == 0) StoreSystem(reinterpret_cast<unsigned long long*>(a.published_step), static_cast<unsigned long long>(step));
+  } else {
+    if (t < kCounterWords) {
+      s.in.words[t] = counter;
+      if (counter != 0) reinterpret_cast<Word*>(&a.counters[block])[t] = 0;
     }
-    __syncthreads();
+    SyncBuilders();
+    const Word had = WhatItHas(s.in.counters);
+    if (warp >= kWordWarps && (t & 31) == 0) BuildSpecials(a, s, warp - kWordWarps, block, step, even, had);
+    SyncBuilders();
+    Word share = 0;
+    if (warp < kWordWarps) {
+      const int kind = rule.kind & ~kTotal;
+      if (kind == kCounter) word = (had & rule.needs) == rule.needs ? s.in.words[rule.counter] : 0;
+      else if (kind == kOne) word = 1;
+      else if (kind == kSpecial) word = s.out.words[t];
+      if (rule.kind & kTotal) word += total;
+      // A 128-bit total's low word stands before its high word.
+      const bool carries = (rule.kind & kTotal) != 0 && word < total;
+      const bool carry = __shfl_up_sync(~0u, carries, 1);
+      const bool high = t == LG_WORD(total_nll_sum) + 1 || t == LG_WORD(total_scored_nll_sum) + 1 || t == LG_WORD(total_z_loss_sum) + 1;
+      if (high && carry) ++word;
+      if (rule.kind & kTotal) reinterpret_cast<Word*>(&a.state->totals[block])[t] = word;
+      if (t < kRecordWords - 1) share = lg_ring_checksum_share(word, static_cast<uint64_t>(t));
+    } else if (t < kRecordWords + 2) {
+      share = lg_ring_checksum_share(a.segment_id[t - kRecordWords], static_cast<uint64_t>(t));
+    }
+    if (warp <= kWordWarps) {
+      share = WarpSum(share);
+      if ((t & 31) == 0) s.shares[warp] = share;
+    }
   }
-  if (t == 0) {
-    a.state->publications = publications;
+  __syncthreads();
+  if (t == kRecordWords - 1) {
+    for (int i = 0; i <= kWordWarps; ++i) word += s.shares[i];
+  }
+  if (t > 0 && t < kRecordWords) StoreSystem(slot + t, word);
+  __syncthreads();
+  if (t != 0) return;
+  __threadfence_system();  // every payload word, by whatever thread of the CTA, before the even sequence word
+  StoreSystem(slot, even);
+  __threadfence_system();
+  StoreSystem(a.cursor, publications + 1);
+  if (block == 0) StoreSystem(reinterpret_cast<unsigned long long*>(a.published_step), static_cast<unsigned long long>(step));
+}
+static_assert(LG_WORD(total_nll_sum) / 32 == (LG_WORD(total_z_loss_sum) + 1) / 32, "low and high words of a total are in one warp");
+
+__global__ void __launch_bounds__(kThreads) Publish(const __grid_constant__ PublishLaunch a) {
+  __shared__ PublishShared s;
+  const int t = threadIdx.x;
+  const auto counter_word = [&](int block) { return t < kCounterWords ? reinterpret_cast<const Word*>(&a.counters[block])[t] : 0; };
+  const WordRule rule = t < kRecordWords ? kWordRules.of[t] : WordRule{};
+  const bool is_total = t < kRecordWords && InRange(t - LG_WORD(total_steps), LG_WORD(total_nonfinite_steps) + 1 - LG_WORD(total_steps));
+  const auto total_word = [&](int block) { return is_total ? reinterpret_cast<const Word*>(&a.state->totals[block])[t] : 0; };
+  const Word counter = counter_word(0), total = total_word(0);
+  const bool added_to = t > 0 && t < a.block_count && a.counters[t].micro_batches != 0;
+  const long long step = a.set_step >= 0 ? a.set_step : a.state->step;
+  Word publications = a.state->publications;
+  if (t == kThreads - 1) s.grad_norm = ReadScalar(a.grad_norm);
+  if (t == kThreads - 2) s.learning_rate = ReadScalar(a.learning_rate);
+  if (t == kThreads - 3) s.denominator = ReadScalar(a.denominator);
+  const unsigned others = __ballot_sync(~0u, added_to);
+  if (t == 0) s.other_blocks = others;
+  __syncthreads();
+  // The main block goes last: who has its record of a step, has all of the step.
+  for (unsigned left = s.other_blocks; left != 0; ++publications) {
+    const int block = 31 - __clz(left);
+    left ^= 1u << block;
+    PublishBlock(a, s, block, counter_word(block), total_word(block), rule, step, publications);
+  }
+  if (t == 32) {
+    a.state->publications = publications + 1;
     a.state->step = step + 1;
   }
+  PublishBlock(a, s, 0, counter, total, rule, step, publications);
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ struct RingConfig {
   using T = T_;
   static constexpr int CL = CL_, R = R_, G = G_, UCAP = UCAP_, NBUF = NBUF_, NS = NS_;
   static constexpr bool SIGNALS = SIGNALS_, SMOOTHING = SMOOTHING_;
+  static constexpr bool kShortRows = NS > 3;
   static constexpr int kServiceWarps = 4;
   static constexpr int THREADS = (kServiceWarps + R + G) * 32;
   static constexpr int BODY = 4;  // vectors a lane keeps in flight

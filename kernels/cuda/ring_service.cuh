@@ -33,7 +33,8 @@ __device__ __forceinline__ void ZeroSpan(uint32_t base, unsigned char* to, int c
   BulkCommit();
 }
 
-// Takes rows by ticket, so that faster SMs take more (they differ by 3 to 5 %), in batches that shrink towards the end.
+// Takes rows by ticket, so that faster SMs take more (they differ by 3 to 5 %): one by one, so that all clusters work on neighbouring rows, but in batches
+// where rows are short or the last ones were masked, for which a ticket, a target and a target's logit one behind the other would take too long.
 template <class C>
 struct Scheduler {
   static constexpr int kLargestBatch = 8;
@@ -115,7 +116,8 @@ struct Scheduler {
           ZeroSpan<C>(base, grad, a.columns, lane);
         }
       }
-      count = min(max((rows - first) / (clusters * 4), 1), kLargestBatch);
+      const bool quick = C::kShortRows || __any_sync(~0u, mine && !in_u);
+      count = quick ? min(max((rows - first) / (clusters * 4), 1), min(2 * count, kLargestBatch)) : 1;
       int ticket = 0;
       if (lane == 0) ticket = static_cast<int>(atomicAdd(&a.scratch->next_ticket, static_cast<unsigned>(count)));
       first = __shfl_sync(~0u, ticket, 0) + clusters;

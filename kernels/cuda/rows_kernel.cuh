@@ -87,6 +87,7 @@ struct RowWork {
   const LogitMap<T, C::MAPPED> map;
   const RowReader<T> reader;
   const int target;
+  const float target_logit;
 
   // Calls f(vector, packed, special) for this thread's vectors; all lanes of a warp together, also beyond the row's end. `special` is the same for the
   // whole warp: some lane's vector holds the target or is not a whole vector of the row. Held vectors come from `held`.
@@ -146,7 +147,7 @@ struct RowWork {
       if (smoothing) z_sum = r.z_sum.Share(group.lane);
     }
     FirstSweep f;
-    const double exact_z_target = map.Z(E::Load(reader.row + static_cast<long long>(target) * E::kBytes));
+    const double exact_z_target = map.Z(target_logit);
     const float z_target = static_cast<float>(exact_z_target);
     const float z_target_low = fabsf(z_target) < INFINITY ? static_cast<float>(exact_z_target - z_target) : 0.f;
     const float my_max = C::MAPPED ? mapped_max : r.max();
@@ -297,8 +298,22 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
   RowResult waiting = {};
   int booked = 0;
   const long long step = static_cast<long long>(gridDim.x) * C::GROUPS;
-  for (long long row = static_cast<long long>(blockIdx.x) * C::GROUPS + group_index; row < a.rows; row += step) {
-    const long long target = ReadTarget(a, row);
+  const long long first = static_cast<long long>(blockIdx.x) * C::GROUPS + group_index;
+  // Target, target's logit and row would be three memory latencies one behind the other: the next row's target is fetched a row ahead, and its bytes are
+  // on their way to the L2 meanwhile.
+  long long next_target = first < a.rows ? ReadTarget(a, first) : 0;
+  float factor_of = 1.f;
+  Factor factor = MakeFactor<T>(factor_of, denominator);
+  for (long long row = first; row < a.rows; row += step) {
+    const long long target = next_target;
+    if (row + step < a.rows) {
+      next_target = ReadTarget(a, row + step);
+      if constexpr (C::VECTORS > 0) {
+        const unsigned char* const next = a.logits + (row + step) * a.row_stride_bytes;
+        for (int at = group.thread * 128; at < a.vocab_size * Element<T>::kBytes; at += C::GROUP_THREADS * 128)
+          asm volatile("prefetch.global.L2 [%0];" ::"l"(next + at));
+      }
+    }
     const bool first_thread = group.thread == 0;
     if (!IsUnmasked(a, target)) {
       if (a.grad != nullptr) ZeroColumns<C>(group, a.grad + row * a.grad_stride_bytes, 0, a.columns);
@@ -310,7 +325,8 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
       }
       continue;
     }
-    const RowWork<C> work{a, group, {a.logit_scale, a.logit_softcap}, RowReader<T>(a, row), static_cast<int>(target)};
+    const RowWork<C> work{a, group, {a.logit_scale, a.logit_softcap}, RowReader<T>(a, row), static_cast<int>(target),
+                          Element<T>::Load(a.logits + row * a.row_stride_bytes + target * Element<T>::kBytes)};
     uint4 held[C::VECTORS > 0 ? C::VECTORS : 1];
     if constexpr (C::VECTORS > 0) {
 #pragma unroll
@@ -333,7 +349,10 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
       }
     }
     if (a.grad != nullptr) {
-      const Factor factor = MakeFactor<T>(ReadScale(a, row), denominator);
+      if (const float scale = ReadScale(a, row); scale != factor_of) {
+        factor = MakeFactor<T>(scale, denominator);
+        factor_of = scale;
+      }
       RowGradient g = MakeRowGradient(f.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
       group.Sync();  // the row has been read by all before anything of it is overwritten
       const auto emitted = work.WriteGradient(held, g, f.sums.target, factor.restore);
