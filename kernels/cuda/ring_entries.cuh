@@ -7,17 +7,18 @@
 
 namespace lossgauge::cuda {
 
-// Shapes found by measurement on an H200: 204 KB of ring in slots of 17 or 34 KB; a CTA's part of a row wants about 64 KB of ring beside it.
+// Shapes found by measurement on an H200: slots of 16 KB, four vectors for each lane of the reducers; a CTA's part of a row wants about 64 KB of ring
+// beside it.
 template <class T, int kShape, bool kSignals, bool kSmoothing>
 struct RingShape;
 template <class T, bool kSignals, bool kSmoothing>
-struct RingShape<T, 0, kSignals, kSmoothing> : RingConfig<T, 1, 8, 8, 34, 12, 6, kSignals, kSmoothing> {};
+struct RingShape<T, 0, kSignals, kSmoothing> : RingConfig<T, 1, 8, 8, 32, 13, 6, kSignals, kSmoothing> {};
 template <class T, bool kSignals, bool kSmoothing>
-struct RingShape<T, 1, kSignals, kSmoothing> : RingConfig<T, 1, 8, 8, 34, 12, 2, kSignals, kSmoothing> {};
+struct RingShape<T, 1, kSignals, kSmoothing> : RingConfig<T, 1, 8, 8, 32, 13, 2, kSignals, kSmoothing> {};
 template <class T, bool kSignals, bool kSmoothing>
-struct RingShape<T, 2, kSignals, kSmoothing> : RingConfig<T, 2, 8, 8, 34, 12, 2, kSignals, kSmoothing> {};
+struct RingShape<T, 2, kSignals, kSmoothing> : RingConfig<T, 2, 8, 8, 32, 13, 2, kSignals, kSmoothing> {};
 template <class T, bool kSignals, bool kSmoothing>
-struct RingShape<T, 3, kSignals, kSmoothing> : RingConfig<T, 4, 8, 8, 68, 6, 3, kSignals, kSmoothing> {};
+struct RingShape<T, 3, kSignals, kSmoothing> : RingConfig<T, 4, 8, 8, 64, 6, 2, kSignals, kSmoothing> {};
 
 template <class T, int kShape, bool kSignals, bool kSmoothing>
 KernelEntry MakeRingEntry() {

@@ -74,11 +74,12 @@ __global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constan
   }
   __syncthreads();
   if constexpr (C::SIGNALS) FlushTally(tally, a.counters);
+  if (rank == 0 && threadIdx.x == C::THREADS - 1) AddToLaunch(a, *tally);
   // Nobody leaves while a peer may still write here, and the leader reports the cluster only after all of its CTAs have flushed.
   __threadfence();
   if constexpr (C::CL > 1) ClusterSync();
   else __syncthreads();
-  if (rank == 0 && threadIdx.x == 0) FinishCluster(a, *tally, tally->counts[kUnmaskedTokens] != 0, clusters);
+  if (rank == 0 && threadIdx.x == 0) FinishCluster(a, clusters);
 }
 
 }  // namespace lossgauge::cuda

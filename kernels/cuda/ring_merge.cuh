@@ -176,7 +176,7 @@ static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntr
     if (lane == 0) BarrierArrive(base + C::BOOKEMPTY + half * 8);
     if (__any_sync(~0u, row < 0)) break;
   }
-  MergeLane(mine, tally, lane);
+  MergeLane(mine, tally, C::SIGNALS ? a.counters : nullptr, lane);
 }
 
 }  // namespace lossgauge::cuda

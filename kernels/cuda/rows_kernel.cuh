@@ -379,13 +379,14 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
   }
   if (group.warp == 0) {
     BookRows<C>(a, waiting, lane < booked, &mine);
-    MergeLane(mine, &tally, lane);
+    MergeLane(mine, &tally, C::SIGNALS ? a.counters : nullptr, lane);
   }
   __syncthreads();
   if constexpr (C::SIGNALS) FlushTally(&tally, a.counters);
+  if (threadIdx.x == C::THREADS - 1) AddToLaunch(a, tally);
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) FinishCluster(a, tally, tally.counts[kUnmaskedTokens] != 0, gridDim.x);
+  if (threadIdx.x == 0) FinishCluster(a, gridDim.x);
 }
 
 }  // namespace lossgauge::cuda

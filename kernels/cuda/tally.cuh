@@ -17,7 +17,7 @@ struct alignas(16) CtaTally {
   } sums[kSums];
   Word log_z_max;
   Word first_nonfinite_row;
-  Place worst_logit, worst_row;
+  Place worst_logit, worst_row;  // of a lane's own tally only
   unsigned best_abs;   // bits of the largest finite |z| of a finite row so far, for reducers to look past smaller ones
   unsigned nonfinite;  // any
 };
@@ -135,52 +135,6 @@ __device__ __forceinline__ Place WarpMaxPlace(Place p) {
   return p;
 }
 
-// Adds the lanes' own tallies to the CTA's. A whole warp; other warps may do the same at the same time.
-static __device__ __noinline__ void MergeLane(const CtaTally& lane_tally, CtaTally* cta, int lane) {
-  // One lane adds: 64-bit atomics of all lanes on one word of shared memory take their turns, which at a kernel's end took 15 us.
-  Word counts[kCounts];
-#pragma unroll
-  for (int i = 0; i < kCounts; ++i) counts[i] = WarpSum(lane_tally.counts[i]);
-#pragma unroll
-  for (int i = 0; i < kCounts; ++i) {
-    if (lane == i && counts[i] != 0) atomicAdd(&cta->counts[i], counts[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < kSums; ++i) {
-    Word lo = lane_tally.sums[i].lo, hi = lane_tally.sums[i].hi;
-#pragma unroll
-    for (int o = 16; o; o >>= 1) {
-      const Word other = __shfl_xor_sync(~0u, lo, o);
-      hi += __shfl_xor_sync(~0u, hi, o);
-      lo += other;
-      hi += lo < other;
-    }
-    if (lane == i && (lo | hi) != 0) AtomicAddTo(cta, static_cast<Sum>(i), lo, hi);
-  }
-  Word log_z_max = lane_tally.log_z_max, first_nonfinite_row = lane_tally.first_nonfinite_row;
-#pragma unroll
-  for (int o = 16; o; o >>= 1) {
-    log_z_max = max(log_z_max, __shfl_xor_sync(~0u, log_z_max, o));
-    first_nonfinite_row = max(first_nonfinite_row, __shfl_xor_sync(~0u, first_nonfinite_row, o));
-  }
-  if (lane == 0 && log_z_max != 0) atomicMax(&cta->log_z_max, log_z_max);
-  if (lane == 0 && first_nonfinite_row != 0) atomicMax(&cta->first_nonfinite_row, first_nonfinite_row);
-  if (lane_tally.nonfinite) cta->nonfinite = 1;
-  const Place row = WarpMaxPlace(lane_tally.worst_row), logit = WarpMaxPlace(lane_tally.worst_logit);
-  if (lane == 0) {
-    while (atomicExch(&cta->best_abs, ~0u) == ~0u) {  // here a lock: nobody looks at best_abs any more
-    }
-    __threadfence_block();
-    volatile CtaTally* v = cta;
-    const Place row_now{v->worst_row.low, v->worst_row.high}, logit_now{v->worst_logit.low, v->worst_logit.high};
-    if (Beats(row, row_now)) v->worst_row.low = row.low, v->worst_row.high = row.high;
-    if (Beats(logit, logit_now)) v->worst_logit.low = logit.low, v->worst_logit.high = logit.high;
-    __threadfence_block();
-    atomicExch(&cta->best_abs, 0u);
-  }
-  __syncwarp();
-}
-
 // Unsigned 128-bit maximum in device memory. `lock` is for devices before sm_90, which have no 128-bit exchange; few callers get past the first look.
 __device__ __forceinline__ void AtomicMaxPlace(Place* to, Word* lock, const Place& x) {
   if (x.high == 0) return;
@@ -216,6 +170,45 @@ __device__ __forceinline__ void AtomicMaxPlace(Place* to, Word* lock, const Plac
 #endif
 }
 
+// Adds the lanes' own tallies to the CTA's, their places to the device's (null = none). A whole warp; other warps may do the same at the same time.
+static __device__ __noinline__ void MergeLane(const CtaTally& lane_tally, CtaTally* cta, DeviceCounters* counters, int lane) {
+  // One lane adds: 64-bit atomics of all lanes on one word of shared memory take their turns, which at a kernel's end took 15 us.
+  Word counts[kCounts];
+#pragma unroll
+  for (int i = 0; i < kCounts; ++i) counts[i] = WarpSum(lane_tally.counts[i]);
+#pragma unroll
+  for (int i = 0; i < kCounts; ++i) {
+    if (lane == i && counts[i] != 0) atomicAdd(&cta->counts[i], counts[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    Word lo = lane_tally.sums[i].lo, hi = lane_tally.sums[i].hi;
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+      const Word other = __shfl_xor_sync(~0u, lo, o);
+      hi += __shfl_xor_sync(~0u, hi, o);
+      lo += other;
+      hi += lo < other;
+    }
+    if (lane == i && (lo | hi) != 0) AtomicAddTo(cta, static_cast<Sum>(i), lo, hi);
+  }
+  Word log_z_max = lane_tally.log_z_max, first_nonfinite_row = lane_tally.first_nonfinite_row;
+#pragma unroll
+  for (int o = 16; o; o >>= 1) {
+    log_z_max = max(log_z_max, __shfl_xor_sync(~0u, log_z_max, o));
+    first_nonfinite_row = max(first_nonfinite_row, __shfl_xor_sync(~0u, first_nonfinite_row, o));
+  }
+  if (lane == 0 && log_z_max != 0) atomicMax(&cta->log_z_max, log_z_max);
+  if (lane == 0 && first_nonfinite_row != 0) atomicMax(&cta->first_nonfinite_row, first_nonfinite_row);
+  if (lane_tally.nonfinite) cta->nonfinite = 1;
+  if (counters != nullptr) {
+    const Place row = WarpMaxPlace(lane_tally.worst_row), logit = WarpMaxPlace(lane_tally.worst_logit);
+    if (lane == 0) AtomicMaxPlace(&counters->worst_row, &counters->place_lock, row);
+    if (lane == 1) AtomicMaxPlace(&counters->worst_logit, &counters->place_lock, logit);
+  }
+  __syncwarp();
+}
+
 // Adds a CTA's tally to the step's counters. All threads of the CTA; the tally is complete and visible.
 __device__ __forceinline__ void FlushTally(CtaTally* tally, DeviceCounters* counters) {
   for (int i = threadIdx.x; i < kCounts + kSums + 2; i += blockDim.x) {
@@ -231,13 +224,11 @@ __device__ __forceinline__ void FlushTally(CtaTally* tally, DeviceCounters* coun
     } else if (i == kCounts + kSums) {
       if (tally->log_z_max != 0) atomicMax(&counters->log_z_max, tally->log_z_max);
       if (tally->first_nonfinite_row != 0) atomicMax(&counters->first_nonfinite_row, tally->first_nonfinite_row);
-      AtomicMaxPlace(&counters->worst_row, &counters->place_lock, tally->worst_row);
-      AtomicMaxPlace(&counters->worst_logit, &counters->place_lock, tally->worst_logit);
     }
   }
 }
 
-// The end of a launch, once every cluster (or CTA) has passed FlushTally and FinishCluster: the scalar loss, the words of the launch as a whole, and
+// The end of a launch, once every cluster (or CTA) has passed FlushTally and AddToLaunch: the scalar loss, the words of the launch as a whole, and
 // the scratch back to zero. One thread.
 __device__ __forceinline__ void FinishLaunch(const CrossEntropyLaunch& a) {
   volatile LaunchScratch* scratch = a.scratch;
@@ -265,20 +256,21 @@ __device__ __forceinline__ void FinishLaunch(const CrossEntropyLaunch& a) {
   scratch->objective_lo = scratch->objective_hi = scratch->counted = 0;
 }
 
-// Reports that a cluster (or CTA) of the launch is through, with what the scalar loss needs of it; the last of them ends the launch. One thread, after
-// everything that the cluster added to the counters.
-__device__ __forceinline__ void FinishCluster(const CrossEntropyLaunch& a, const CtaTally& tally, bool unmasked, unsigned clusters) {
+// What the scalar loss needs of a cluster (or CTA). One thread, beside FlushTally; a fence and a barrier follow.
+__device__ __forceinline__ void AddToLaunch(const CrossEntropyLaunch& a, const CtaTally& tally) {
   LaunchScratch* scratch = a.scratch;
   const auto& sum = tally.sums[kObjectiveSum];
-  if (unmasked) atomicOr(&scratch->unmasked, 1u);
+  if (tally.counts[kUnmaskedTokens] != 0) atomicOr(&scratch->unmasked, 1u);
   if (tally.nonfinite) atomicOr(&scratch->nonfinite, 1u);
-  if (a.loss != nullptr) {
-    Word hi = sum.hi;
-    if (sum.lo != 0 && atomicAdd(&scratch->objective_lo, sum.lo) + sum.lo < sum.lo) ++hi;
-    if (hi != 0) atomicAdd(&scratch->objective_hi, hi);
-  }
-  __threadfence();  // the last cluster must see what the others added
-  if (atomicAdd(&scratch->finished_clusters, 1u) != clusters - 1) return;
+  if (a.loss == nullptr) return;
+  Word hi = sum.hi;
+  if (sum.lo != 0 && atomicAdd(&scratch->objective_lo, sum.lo) + sum.lo < sum.lo) ++hi;
+  if (hi != 0) atomicAdd(&scratch->objective_hi, hi);
+}
+
+// Reports that a cluster (or CTA) of the launch is through; the last of them ends the launch. One thread, after everything that the cluster added, fenced.
+__device__ __forceinline__ void FinishCluster(const CrossEntropyLaunch& a, unsigned clusters) {
+  if (atomicAdd(&a.scratch->finished_clusters, 1u) != clusters - 1) return;
   __threadfence();
   FinishLaunch(a);
 }
