@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr double kLargestTerm = 0x1p31;  // abs NLL and abs log Z of a row in the sums
-constexpr double kLargestSquare = 0x1p62;
+constexpr double kLargestSquare = 0x1p46;  // of squares and objectives: 2^17 clamped ones fit the 64 bits before the point
 constexpr double kLargestMass = 0x1p16;
 
 static HWY_INLINE void AddTerm(double value, double limit, bool* clamped, lg_fixed128* sum) {

@@ -1,4 +1,5 @@
 // The step path of a gauge: what is handed over for a step, and publish, which turns counters into records.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -11,7 +12,9 @@
 namespace lossgauge {
 namespace {
 
-constexpr double kMaxObservedNll = 0x1p62;  // keeps sums of 128-bit fixed point from wrapping
+// An observation's sum is clamped as its rows would have been, and so that tens of thousands of clamped ones still fit the 64 bits before the point.
+constexpr double kMostNllOfARow = 0x1p31;
+constexpr double kMostObservedNll = 0x1p47;
 
 const char* ScalarName(std::int32_t scalar) {
   switch (scalar) {
@@ -98,6 +101,12 @@ int Gauge::Observe(const lg_observation& observation) noexcept {
     return SetError(LG_INVALID_ARGUMENT, "observation.nonfinite_rows: must be in [0, unmasked_tokens = %lld], got %lld",
                     number(o.unmasked_tokens), number(o.nonfinite_rows));
   }
+  if (o.nll_sum < 0) {
+    return SetError(LG_INVALID_ARGUMENT,
+                    "observation.nll_sum: must be >= 0 (it is a negative log-likelihood, and becomes a counter), got %g; hand other losses over with "
+                    "lg_gauge_set_reported_loss",
+                    o.nll_sum);
+  }
   if (o.denominator != 0 && !IsDenominator(o.denominator)) {
     return SetError(LG_INVALID_ARGUMENT, "observation.denominator: must be finite and > 0, or 0 = not given, got %g",
                     o.denominator);
@@ -121,8 +130,8 @@ int Gauge::Observe(const lg_observation& observation) noexcept {
     // A sum that is not finite tells nothing about any of its rows: all of them are out, and the step is marked.
     launch.nonfinite_rows = launch.unmasked_tokens;
     launch.finite_tokens = 0;
-  } else if (std::abs(o.nll_sum) > kMaxObservedNll) {
-    launch.nll_sum = lg_fixed128_from_double(std::copysign(kMaxObservedNll, o.nll_sum));
+  } else if (const double most = std::min(kMostObservedNll, kMostNllOfARow * static_cast<double>(launch.finite_tokens)); o.nll_sum > most) {
+    launch.nll_sum = lg_fixed128_from_double(most);
     launch.clamped_rows = 1;
   } else {
     launch.nll_sum = lg_fixed128_from_double(o.nll_sum);

@@ -57,7 +57,7 @@ class KubernetesTest(unittest.TestCase):
         mounts = {container["name"]: next(m for m in container["volumeMounts"] if m["name"] == "rings") for container in (self.sidecar, self.trainer)}
         self.assertTrue(mounts["lossgauged"]["readOnly"])
         self.assertEqual(mounts["lossgauged"]["mountPath"], mounts["trainer"]["mountPath"])
-        environment = {entry["name"]: entry["value"] for entry in self.trainer["env"]}
+        environment = {entry["name"]: entry.get("value") for entry in self.trainer["env"]}
         self.assertEqual(environment["LOSSGAUGE_RING_DIR"], mounts["trainer"]["mountPath"])
         self.assertIn(f"--ring_dir={mounts['lossgauged']['mountPath']}", self.sidecar["args"])
 

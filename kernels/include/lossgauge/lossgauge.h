@@ -171,7 +171,7 @@ LG_API int lg_gauge_set_reported_loss(lg_gauge* gauge, const lg_reported_loss* r
 typedef struct lg_observation {
   size_t struct_size;
   int32_t block; /* -1 */
-  double nll_sum; /* nats, over finite_tokens */
+  double nll_sum; /* nats, over finite_tokens; 0 or more; NaN or infinite: all unmasked rows count as non-finite */
   int64_t tokens; /* positions seen */
   int64_t unmasked_tokens;
   int64_t nonfinite_rows; /* rows kept out of nll_sum */

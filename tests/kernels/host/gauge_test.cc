@@ -131,6 +131,18 @@ TEST_F(GaugeTest, CountsNonFiniteStepsExactly) {
   EXPECT_EQ(steps[3].total_nonfinite_steps, 3u);
 }
 
+TEST_F(GaugeTest, ClampsHugeSumsSoThatTheirTotalNeverWraps) {
+  Open();
+  for (int i = 0; i < 200; ++i) {
+    Observe(Observation(1e300, 1 << 20, 1 << 20));
+    Publish();
+  }
+  const auto steps = Steps();
+  ASSERT_EQ(steps.size(), 200u);
+  EXPECT_EQ(steps[199].clamped_rows, 1u);
+  EXPECT_EQ(lg_fixed128_to_double(steps[199].total_nll_sum), 0x1p47 * 200);
+}
+
 TEST_F(GaugeTest, KeepsEvaluationOutOfTheStep) {
   Open();
   Observe(Observation(10, 8, 8));
@@ -295,7 +307,8 @@ TEST_F(GaugeTest, RefusesHandedOverValuesThatMeanNothing) {
   EXPECT_EQ(lg_gauge_set_scalar_pointer(gauge_, LG_GRAD_NORM, &infinity, LG_BF16), LG_INVALID_ARGUMENT);
   EXPECT_EQ(lg_gauge_set_step(gauge_, -1), LG_INVALID_ARGUMENT);
   EXPECT_EQ(lg_gauge_publish(gauge_, &gauge_), LG_UNIMPLEMENTED);
-  for (const lg_observation& wrong : {Observation(1, -1, 0), Observation(1, 4, 5), Observation(1, 4, -1)}) {
+  for (const lg_observation& wrong :
+       {Observation(1, -1, 0), Observation(1, 4, 5), Observation(1, 4, -1), Observation(-0.5, 4, 4), Observation(-HUGE_VAL, 4, 4)}) {
     EXPECT_EQ(lg_gauge_observe(gauge_, &wrong), LG_INVALID_ARGUMENT);
   }
   lg_observation block = Observation(1, 4, 4);
