@@ -30,26 +30,60 @@ std::optional<double> Elapsed(std::int64_t boot_before, std::int64_t boot, std::
 }  // namespace
 
 Attempt::Attempt(std::string name, TimeNs start_ns, TimeNs first_seen_ns) : first_seen_ns_(first_seen_ns) {
+  declared_ = name;
   view_.attempt = std::move(name);
   view_.start_time_ns = start_ns;
   view_.first_step = -1;
 }
 
-std::string Attempt::AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptions& options, TimeNs now_ns) {
+std::string Attempt::AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptions& options, TimeNs now_ns, bool is_superseded) {
   const lg_layout& layout = slot->info->layout;
   const auto present = ranks_.find(layout.rank);
+  if (is_superseded && present != ranks_.end()) {
+    slots_.push_back(std::move(slot));
+    return "";
+  }
   if (present == ranks_.end() && ranks_.size() >= options.max_ranks) return "max_ranks";
   if (present != ranks_.end() && present->second.slot != nullptr && present->second.slot->IsAlive()) return "duplicate_rank";
   for (const auto& [rank, state] : ranks_) {
     if (state.slot != nullptr && rank != layout.rank && !SameSizes(state.slot->info->layout, layout)) return "layout_mismatch";
   }
-  if (layout.rank == 0 && slot->info->attempt_start_ns > 0) view_.start_time_ns = slot->info->attempt_start_ns;
+  if (layout.rank == 0 && slot->info->attempt_start_ns > 0 && generation_ == 1) view_.start_time_ns = slot->info->attempt_start_ns;
   RankState& state = ranks_[layout.rank];
   state.rank = layout.rank;
+  slot->predecessor = state.slot;
+  if (slot->predecessor != nullptr) slot->predecessor->predecessor.reset();
   state.slot = slot;
   slots_.push_back(std::move(slot));
   newest_producer_ns_ = now_ns;
   return "";
+}
+
+bool Attempt::GoesBack(const ProducerSlot& slot, std::int64_t step) const {
+  if (slot.predecessor == nullptr) return false;
+  if (step <= slot.predecessor->reached) return true;
+  if (!last_joined_ || step > *last_joined_) return false;
+  // This rank goes on, but behind the others: late if one of them goes on from before, else all of them were started again.
+  return std::none_of(slots_.begin(), slots_.end(), [](const auto& other) { return other->IsAlive() && other->predecessor == nullptr; });
+}
+
+std::vector<std::shared_ptr<ProducerSlot>> Attempt::TakeSuccessors() {
+  std::vector<std::shared_ptr<ProducerSlot>> taken;
+  for (auto it = ranks_.begin(); it != ranks_.end();) {
+    RankState& state = it->second;
+    if (state.slot == nullptr || state.slot->predecessor == nullptr) {
+      ++it;
+      continue;
+    }
+    taken.push_back(state.slot);
+    std::erase(slots_, state.slot);
+    state.slot = std::move(taken.back()->predecessor);
+    taken.back()->predecessor.reset();
+    const ProducerInfo* info = state.slot->info.get();
+    if (it->first == 0 && info != nullptr && info->attempt_start_ns > 0 && generation_ == 1) view_.start_time_ns = info->attempt_start_ns;
+    it = state.slot->info == nullptr ? ranks_.erase(it) : std::next(it);
+  }
+  return taken;
 }
 
 SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, const JoinOptions& options) {
@@ -57,7 +91,9 @@ SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSam
   RankState& state = ranks_[slot->info->layout.rank];
   state.last_record_time_ns = sample.receive_time_ns;
 
-  if (highest_ && record.step > *highest_ + options.max_step_jump) {
+  // The first record of an attempt is no better than any other: a job that begins far from all that is known says so (resume), or repeats it.
+  const std::int64_t known = highest_ ? *highest_ : std::max(known_step_, view_.resumed_after_step.value_or(0));
+  if (record.step - known > options.max_step_jump) {
     const bool agrees = slot->absurd_in_a_row > 0 && record.step > slot->absurd_step &&
                         record.step - slot->absurd_step <= options.max_step_jump;
     slot->absurd_in_a_row = agrees ? slot->absurd_in_a_row + 1 : 1;
@@ -65,6 +101,8 @@ SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSam
     if (slot->absurd_in_a_row < kAdoptAfterAbsurd) return SampleFate::kAbsurd;
   }
   slot->absurd_in_a_row = 0;
+  slot->predecessor.reset();
+  slot->reached = std::max(slot->reached, record.step);
 
   const bool has_joined = last_joined_ && record.step <= *last_joined_;
   if (has_joined) {

@@ -6,6 +6,7 @@
 #ifndef LOSSGAUGE_SERVER_STATE_ATTEMPT_H_
 #define LOSSGAUGE_SERVER_STATE_ATTEMPT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,6 +44,9 @@ struct ProducerSlot {
   std::int64_t last_wall_ns = 0;
   int absurd_in_a_row = 0;
   std::int64_t absurd_step = 0;
+  // The dead segment of this rank that this one follows, until its first step says whether the job went on or went back.
+  std::shared_ptr<ProducerSlot> predecessor;
+  std::int64_t reached = -1;  // highest step delivered, also before a restart of lossgauged (then: the attempt's last joined)
 
   bool IsAlive() const {
     return !gone && (!has_liveness || liveness.producer_state == ProducerState::kLive ||
@@ -66,10 +70,21 @@ enum class SampleFate { kPending, kLate, kDuplicate, kAbsurd };
 
 class Attempt {
  public:
+  // `name` is shown and unique in its run; `declared` is what the producers say. They differ from the second generation on: a job that
+  // is started again under the same attempt name and goes back in its steps.
   Attempt(std::string name, TimeNs start_ns, TimeNs first_seen_ns);
+  void Continue(std::string declared, std::uint64_t generation) {
+    declared_ = std::move(declared);
+    generation_ = generation;
+  }
 
   // "" if admitted, else the cause of the refusal: "duplicate_rank", "max_ranks", "layout_mismatch".
-  std::string AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptions& options, TimeNs now_ns);
+  // A superseded slot is drained, but does not stand for its rank.
+  std::string AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptions& options, TimeNs now_ns, bool is_superseded = false);
+  // The successor of a dead segment begins with `step`: does it repeat what this attempt already has?
+  bool GoesBack(const ProducerSlot& slot, std::int64_t step) const;
+  // Takes out all successors that have not delivered a step; the ranks' dead segments stand for them again.
+  std::vector<std::shared_ptr<ProducerSlot>> TakeSuccessors();
   SampleFate AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, const JoinOptions& options);
   // The next step that may leave, in rising order; nothing if none may yet.
   std::optional<JoinedStep> TakeStep(const JoinOptions& options, TimeNs now_ns);
@@ -87,9 +102,13 @@ class Attempt {
   AttemptView View() const;
 
   const std::string& name() const { return view_.attempt; }
+  const std::string& declared() const { return declared_; }
+  std::uint64_t generation() const { return generation_; }
   TimeNs start_ns() const { return view_.start_time_ns; }
   void set_start_ns(TimeNs start_ns) { view_.start_time_ns = start_ns; }
   void set_resumed_after(std::int64_t step) { view_.resumed_after_step = step; }
+  // Steps up to here are known of the run: the first record of this attempt is believed up to max_step_jump beyond.
+  void set_known_step(std::int64_t step) { known_step_ = std::max(known_step_, step); }
   TimeNs first_seen_ns() const { return first_seen_ns_; }
   std::optional<std::int64_t> last_joined_step() const { return last_joined_; }
   TimeNs last_step_time_ns() const { return last_step_time_ns_; }
@@ -109,6 +128,9 @@ class Attempt {
   void FinishStep(JoinedStep* joined, TimeNs now_ns);
 
   AttemptView view_;
+  std::string declared_;
+  std::uint64_t generation_ = 1;
+  std::int64_t known_step_ = 0;
   TimeNs first_seen_ns_;
   TimeNs newest_producer_ns_ = 0;  // when the last producer was admitted
   std::map<std::uint32_t, RankState> ranks_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/state/rank_progress.h"
 #include "server/state/run_codec.h"
 
@@ -19,6 +20,14 @@ std::uint64_t CountNew(std::uint64_t first, std::uint64_t records, std::uint64_t
   const std::uint64_t fresh = end - std::max(first, *counted);
   *counted = end;
   return fresh;
+}
+
+// Producers do not know the name that an attempt got here.
+std::shared_ptr<const ProducerInfo> Renamed(const std::shared_ptr<const ProducerInfo>& info, const std::string& attempt) {
+  if (info->attempt == attempt) return info;
+  auto renamed = std::make_shared<ProducerInfo>(*info);
+  renamed->attempt = attempt;
+  return renamed;
 }
 
 WindowMaxima MaximaOf(const StepSummary& step) {
@@ -48,6 +57,28 @@ Attempt* Run::FindAttempt(const std::string& name) {
   return nullptr;
 }
 
+// The newest generation of those whose producers say `declared`.
+Attempt* Run::FindDeclared(const std::string& declared) {
+  Attempt* newest = nullptr;
+  for (const auto& attempt : attempts_) {
+    if (attempt->declared() == declared && (newest == nullptr || attempt->generation() > newest->generation())) newest = attempt.get();
+  }
+  return newest;
+}
+
+std::unique_ptr<Attempt> Run::MakeAttempt(const ProducerInfo& info, TimeNs now_ns) {
+  const Attempt* before = FindDeclared(info.attempt);
+  std::uint64_t generation = before == nullptr ? 1 : before->generation() + 1;
+  std::string name = info.attempt;
+  if (generation > 1) name = absl::StrCat(info.attempt, "#", generation);
+  while (FindAttempt(name) != nullptr) name = absl::StrCat(info.attempt, "#", ++generation);
+  const TimeNs start_ns = before == nullptr ? info.attempt_start_ns : std::max(info.attempt_start_ns, before->start_ns() + 1);
+  auto made = std::make_unique<Attempt>(std::move(name), start_ns, now_ns);
+  made->Continue(info.attempt, generation);
+  for (const auto& attempt : attempts_) made->set_known_step(attempt->last_joined_step().value_or(0));
+  return made;
+}
+
 // The one with the latest start; a live one before a dead one, because a wall clock that was set back must not hide the job that runs.
 Attempt* Run::Newest() {
   for (auto it = attempts_.rbegin(); it != attempts_.rend(); ++it) {
@@ -70,17 +101,25 @@ void Run::BoundAttempts() {
   }
 }
 
-std::string Run::AddProducer(std::shared_ptr<ProducerSlot> slot, TimeNs now_ns) {
-  const ProducerInfo& info = *slot->info;
-  Attempt* attempt = FindAttempt(info.attempt);
-  const bool is_new = attempt == nullptr;
+std::string Run::AddProducer(std::shared_ptr<ProducerSlot> slot, const std::string& known_attempt, TimeNs now_ns) {
+  const ProducerInfo info = *slot->info;
+  Attempt* attempt = known_attempt.empty() ? nullptr : FindAttempt(known_attempt);
+  const bool is_superseded = attempt != nullptr;  // known, but not what the run remembers for its rank
+  if (attempt == nullptr) attempt = FindDeclared(info.attempt);
   std::unique_ptr<Attempt> made;
-  if (is_new) {
-    made = std::make_unique<Attempt>(info.attempt, info.attempt_start_ns, now_ns);
+  const auto make = [&] {
+    made = MakeAttempt(info, now_ns);
     attempt = made.get();
+  };
+  if (attempt == nullptr) make();
+  std::string cause = attempt->AddSlot(slot, options_.join, now_ns, is_superseded);
+  if (cause == "layout_mismatch" && !made && !attempt->HasLiveProducer()) {  // started again, with another world
+    make();
+    cause = attempt->AddSlot(slot, options_.join, now_ns);
   }
-  if (std::string cause = attempt->AddSlot(std::move(slot), options_.join, now_ns); !cause.empty()) return cause;
-  if (is_new) attempts_.push_back(std::move(made));
+  if (!cause.empty()) return cause;
+  slot->info = Renamed(slot->info, attempt->name());
+  if (made) attempts_.push_back(std::move(made));
   OrderAttempts();
   BoundAttempts();
   dirty_ = presence_dirty_ = true;
@@ -88,7 +127,41 @@ std::string Run::AddProducer(std::shared_ptr<ProducerSlot> slot, TimeNs now_ns) 
   return "";
 }
 
+void Run::ReattachProducer(const std::shared_ptr<ProducerSlot>& slot) {
+  for (const auto& attempt : attempts_) {
+    if (std::find(attempt->slots().begin(), attempt->slots().end(), slot) == attempt->slots().end()) continue;
+    slot->info = Renamed(slot->info, attempt->name());
+    if (slot->counted_steps <= 1 && attempt->last_joined_step()) {
+      // It may follow one that is not remembered: its first step shall say.
+      slot->predecessor = std::make_shared<ProducerSlot>();
+      slot->predecessor->gone = true;
+      slot->predecessor->reached = *attempt->last_joined_step();
+    }
+  }
+}
+
+void Run::SplitIfBack(const std::shared_ptr<ProducerSlot>& slot, std::int64_t step, TimeNs now_ns) {
+  Attempt* from = FindAttempt(slot->info->attempt);
+  if (from == nullptr || !from->GoesBack(*slot, step)) return;
+  ProducerInfo declared = *slot->info;
+  declared.attempt = from->declared();
+  const auto successors = from->TakeSuccessors();
+  auto made = MakeAttempt(declared, now_ns);
+  for (const auto& successor : successors) {
+    successor->info = Renamed(successor->info, made->name());
+    successor->liveness.producer = successor->info;
+    (void)made->AddSlot(successor, options_.join, now_ns);  // they stood together before
+    successor->dirty = true;
+  }
+  attempts_.push_back(std::move(made));
+  OrderAttempts();
+  BoundAttempts();
+  dirty_ = presence_dirty_ = true;
+}
+
 void Run::OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, BookCounters* counters) {
+  if (slot->predecessor != nullptr && sample.record.block == 0) SplitIfBack(slot, sample.record.step, sample.receive_time_ns);
+  sample.producer = slot->info;
   Attempt* attempt = FindAttempt(slot->info->attempt);
   if (attempt == nullptr) return;
   const std::uint32_t rank = slot->info->layout.rank;
@@ -115,7 +188,9 @@ void Run::OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sampl
   }
 }
 
-void Run::OnEvent(const std::shared_ptr<ProducerSlot>& slot, const ProducerEvent& event) {
+void Run::OnEvent(const std::shared_ptr<ProducerSlot>& slot, ProducerEvent event) {
+  if (event.kind == LG_EVENT_RESUME && event.step >= 0 && slot->predecessor != nullptr) SplitIfBack(slot, event.step + 1, event.receive_time_ns);
+  event.producer = slot->info;
   const bool is_new = CountNew(event.publication, 1, &slot->counted_events) > 0;
   slot->next_events = event.publication + 1;
   slot->dirty = dirty_ = true;
@@ -162,6 +237,7 @@ void Run::OnLiveness(const std::shared_ptr<ProducerSlot>& slot, const LivenessRe
   const bool changed = is_first || slot->liveness.producer_state != report.producer_state || slot->liveness.drained != report.drained ||
                        slot->liveness.phase != report.phase || slot->liveness.closed != report.closed;
   slot->liveness = report;
+  slot->liveness.producer = slot->info;
   slot->has_liveness = true;
   if (changed) {
     dirty_ = presence_dirty_ = true;
@@ -193,6 +269,7 @@ void Run::OnLoss(const std::shared_ptr<ProducerSlot>& slot, const LossReport& re
   totals_.records_lost[reason] += fresh;
   LossReport told = report;
   told.records = fresh;
+  told.producer = slot->info;
   judge_->OnLoss(told);
   judge_dirty_ = presence_dirty_ = true;
 }
@@ -375,8 +452,8 @@ std::vector<std::shared_ptr<ProducerSlot>> Run::Slots() const {
 }
 
 std::shared_ptr<ProducerSlot> Run::FindSlot(const SegmentId& segment) const {
-  for (const auto& attempt : attempts_) {
-    for (const auto& slot : attempt->slots()) {
+  for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {
+    for (const auto& slot : (*attempt)->slots()) {
       if (slot->info->segment == segment) return slot;
     }
   }

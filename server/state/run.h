@@ -37,9 +37,12 @@ class Run {
   Run(std::string name, std::unique_ptr<RunJudge> judge, const RunOptions& options, TimeNs now_ns);
 
   // "" or the cause of the refusal.
-  std::string AddProducer(std::shared_ptr<ProducerSlot> slot, TimeNs now_ns);
+  // `known_attempt`: where the store's cursor says that the segment belongs; "" if the segment is new.
+  std::string AddProducer(std::shared_ptr<ProducerSlot> slot, const std::string& known_attempt, TimeNs now_ns);
+  // A segment that the run remembers from before a restart is here again.
+  void ReattachProducer(const std::shared_ptr<ProducerSlot>& slot);
   void OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, BookCounters* counters);
-  void OnEvent(const std::shared_ptr<ProducerSlot>& slot, const ProducerEvent& event);
+  void OnEvent(const std::shared_ptr<ProducerSlot>& slot, ProducerEvent event);
   void OnLiveness(const std::shared_ptr<ProducerSlot>& slot, const LivenessReport& report);
   void OnLoss(const std::shared_ptr<ProducerSlot>& slot, const LossReport& report);
   void OnGone(const std::shared_ptr<ProducerSlot>& slot);
@@ -75,6 +78,10 @@ class Run {
  private:
   friend class RunCodec;
   Attempt* FindAttempt(const std::string& name);
+  Attempt* FindDeclared(const std::string& declared);
+  std::unique_ptr<Attempt> MakeAttempt(const ProducerInfo& info, TimeNs now_ns);
+  // The job was started again under the same attempt name and goes back in its steps: that is a new attempt.
+  void SplitIfBack(const std::shared_ptr<ProducerSlot>& slot, std::int64_t step, TimeNs now_ns);
   Attempt* Newest();
   const Attempt* Newest() const { return const_cast<Run*>(this)->Newest(); }
   void OrderAttempts();

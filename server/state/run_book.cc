@@ -148,7 +148,8 @@ bool RunBook::OnProducer(std::shared_ptr<const ProducerInfo> producer) {
     slot->gone = false;
     slot->has_liveness = false;
     slot->last_step = -1;
-  } else if (std::string cause = run->AddProducer(slot, now_ns_); !cause.empty()) {
+    run->ReattachProducer(slot);
+  } else if (std::string cause = run->AddProducer(slot, cursor != cursors_.end() ? cursor->second.attempt : "", now_ns_); !cause.empty()) {
     if (run->Slots().empty()) DropRun(std::string(run->name()));
     return Refuse(*slot->info, cause);
   }
@@ -165,7 +166,7 @@ void RunBook::OnSample(RankSample sample) {
 
 void RunBook::OnEvent(ProducerEvent event) {
   Segment* segment = Find(event.producer->segment);
-  if (segment != nullptr) segment->run->OnEvent(segment->slot, event);
+  if (segment != nullptr) segment->run->OnEvent(segment->slot, std::move(event));
 }
 
 void RunBook::OnLiveness(const LivenessReport& report) {

@@ -10,7 +10,7 @@
 namespace lossgauge::state {
 namespace {
 
-constexpr std::uint64_t kRunVersion = 1;
+constexpr std::uint64_t kRunVersion = 2;  // 1: attempts without declared name and generation
 constexpr std::uint64_t kSlotVersion = 1;
 
 template <class Value, class Write>
@@ -134,6 +134,8 @@ std::string RunCodec::Encode(const Run& run) {
   w.U64(run.attempts_.size());
   for (const auto& attempt : run.attempts_) {
     w.String(attempt->view_.attempt);
+    w.String(attempt->declared_);
+    w.U64(attempt->generation_);
     w.I64(attempt->view_.start_time_ns);
     w.I64(attempt->view_.first_step);
     w.I64(attempt->view_.last_step);
@@ -157,7 +159,8 @@ std::string RunCodec::Encode(const Run& run) {
 
 bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
   ByteReader r(bytes);
-  if (r.U64() != kRunVersion) return false;
+  const std::uint64_t version = r.U64();
+  if (version < 1 || version > kRunVersion) return false;
   Run fresh(run->name_, nullptr, run->options_, now_ns);
   fresh.next_sequence_ = r.U64();
   fresh.verdict_changes_ = r.U64();
@@ -186,6 +189,10 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
   }
   for (std::size_t n = r.Count(); n > 0 && r.ok(); --n) {
     auto attempt = std::make_unique<Attempt>(r.String(), 0, 0);
+    if (version >= 2) {
+      std::string declared = r.String();
+      attempt->Continue(std::move(declared), r.U64());
+    }
     attempt->view_.start_time_ns = r.I64();
     attempt->view_.first_step = r.I64();
     attempt->view_.last_step = r.I64();
@@ -205,6 +212,7 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
       slot->liveness.producer = slot->info;
       slot->gone = true;  // until a source finds it again
       slot->dirty = false;
+      slot->reached = attempt->last_joined_.value_or(-1);
       RankState& state = attempt->ranks_[slot->info->layout.rank];
       state.rank = slot->info->layout.rank;
       state.last_record_time_ns = r.I64();

@@ -746,5 +746,147 @@ TEST_F(RunBookTest, AVerdictIsWrittenWhenItsSubstanceChanges) {
   EXPECT_EQ(Run()->verdict_changes, 2u) << "a restart is no change";
 }
 
+TEST_F(RunBookTest, AJobStartedAgainUnderTheSameAttemptNameThatGoesBackIsANewAttempt) {
+  Rank a("run", "1", 0, 2, 1, 100), b("run", "1", 1, 2, 2, 100);
+  Add(a);
+  Add(b);
+  for (int step = 0; step < 10; ++step) {
+    Step(a, step);
+    Step(b, step);
+  }
+  Advance();
+  Lose(a);
+  Lose(b);
+  Advance();
+  Rank a2("run", "1", 0, 2, 3, 200), b2("run", "1", 1, 2, 4, 200);
+  Add(a2);
+  Add(b2);
+  for (int step = 5; step < 8; ++step) {
+    Step(a2, step);
+    Step(b2, step);
+  }
+  Advance();
+  ASSERT_EQ(Steps().size(), 13u);
+  EXPECT_EQ(Steps()[10].attempt, "1#2");
+  EXPECT_EQ(Steps()[10].step, 5);
+  EXPECT_TRUE(Steps()[10].complete) << "both ranks' successors are of the new attempt";
+  EXPECT_EQ(Snap()->self.late_records, 0u);
+  const auto run = Run();
+  ASSERT_EQ(run->attempts.size(), 2u);
+  EXPECT_EQ(run->attempts[0].state, "lost");
+  EXPECT_EQ(run->attempts[0].start_time_ns, 100);
+  EXPECT_EQ(run->attempts[1].attempt, "1#2");
+  EXPECT_EQ(run->attempts[1].state, "running");
+  EXPECT_GT(run->attempts[1].start_time_ns, run->attempts[0].start_time_ns);
+  EXPECT_EQ(judges_.told("run")->presences.back().newest_attempt, "1#2");
+  EXPECT_EQ(run->ranks[0].producer->attempt, "1#2");
+
+  Commit();
+  Restart();
+  Add(a2);
+  Add(b2);
+  Step(a2, 8);
+  Step(b2, 8);
+  Advance();
+  EXPECT_EQ(StepNames(), std::vector<std::string>{"1#2/8"}) << "a restart of lossgauged keeps it";
+  Lose(a2);
+  Lose(b2);
+  Rank a3("run", "1", 0, 2, 5, 300), b3("run", "1", 1, 2, 6, 300);
+  Add(a3);
+  Step(a3, 8);
+  Add(b3);
+  Step(b3, 8);
+  Advance();
+  EXPECT_EQ(StepNames().back(), "1#3/8");
+  EXPECT_TRUE(Steps().back().complete);
+}
+
+TEST_F(RunBookTest, AResumeEventBeforeTheFirstStepBelongsToTheNewAttempt) {
+  Rank a("run", "1", 0, 1, 1);
+  Add(a);
+  for (int step = 0; step < 10; ++step) Step(a, step);
+  Advance();
+  Lose(a);
+  Rank a2("run", "1", 0, 1, 2);
+  Add(a2);
+  book_->OnEvent(a2.Event(LG_EVENT_RESUME, 4, now_));
+  Advance();
+  ASSERT_EQ(Run()->attempts.size(), 2u);
+  EXPECT_FALSE(Run()->attempts[0].resumed_after_step);
+  EXPECT_EQ(Run()->attempts[1].resumed_after_step, 4);
+}
+
+TEST_F(RunBookTest, ASuccessorThatGoesOnStaysInItsAttempt) {
+  Rank a("run", "1", 0, 1, 1);
+  Add(a);
+  for (int step = 0; step < 10; ++step) Step(a, step);
+  Advance();
+  End(a);
+  Rank a2("run", "1", 0, 1, 2);
+  Add(a2);
+  Step(a2, 10);
+  Advance();
+  EXPECT_EQ(StepNames().back(), "1/10");
+  EXPECT_EQ(Run()->attempts.size(), 1u);
+}
+
+TEST_F(RunBookTest, ASuccessorThatARestartFindsBeforeItsFirstStepMayStillGoBack) {
+  Rank a("run", "1", 0, 1, 1), a2("run", "1", 0, 1, 2);
+  Add(a);
+  for (int step = 0; step < 10; ++step) Step(a, step);
+  Advance();
+  Lose(a);
+  Add(a2);
+  Advance();
+  Commit();
+  Restart();
+  Add(a2);
+  Step(a2, 3);
+  Advance();
+  EXPECT_EQ(StepNames(), std::vector<std::string>{"1#2/3"});
+}
+
+TEST_F(RunBookTest, AnOldSegmentThatLingersDoesNotStandForItsRankAfterARestart) {
+  Rank a("run", "1", 0, 1, 1), a2("run", "1", 0, 1, 2);
+  Add(a);
+  Step(a, 0);
+  Advance();
+  End(a);
+  Add(a2);
+  Step(a2, 1);
+  Advance();
+  Commit();
+  Restart();
+  book_->OnProducer(a.info);
+  book_->OnLiveness(a.Look(ProducerState::kLost, now_, true));
+  Add(a2);
+  Step(a2, 2);
+  Advance();
+  EXPECT_EQ(StepNames(), std::vector<std::string>{"1/2"});
+  ASSERT_EQ(Run()->ranks.size(), 1u);
+  EXPECT_EQ(Run()->ranks[0].producer->segment, a2.info->segment);
+}
+
+TEST_F(RunBookTest, AnAbsurdFirstRecordDoesNotMakeEveryRealStepLate) {
+  Rank a("run", "1", 0, 1, 1);
+  Add(a);
+  Step(a, 1'000'000'000);
+  Advance();
+  for (int step = 0; step < 5; ++step) Step(a, step);
+  Advance();
+  EXPECT_EQ(StepNames(), (std::vector<std::string>{"1/0", "1/1", "1/2", "1/3", "1/4"}));
+  EXPECT_EQ(Snap()->self.absurd_steps, 1u);
+  EXPECT_EQ(Snap()->self.late_records, 0u);
+}
+
+TEST_F(RunBookTest, AJobThatSaysThatItResumesFarOutIsBelieved) {
+  Rank a("run", "1", 0, 1, 1);
+  Add(a);
+  book_->OnEvent(a.Event(LG_EVENT_RESUME, 5'000'000, now_));
+  Step(a, 5'000'001);
+  Advance();
+  EXPECT_EQ(StepNames(), std::vector<std::string>{"1/5000001"});
+}
+
 }  // namespace
 }  // namespace lossgauge::state
