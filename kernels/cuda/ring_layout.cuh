@@ -20,6 +20,9 @@
 //   BOOKFULL[half]   32  at the leader, combiner: a row each
 //   MASSFULL[half]   32 * CL * G (+ bytes)  at the leader, gradient warps: their share of a row's mass
 //   BOOKEMPTY[half]  1   bookkeeper: the half's rows are in its registers
+// compute-sanitizer's racecheck reports, in clusters, the combiner's reads of partial results against the reducers' stores of them. They are ordered by
+// SFULL: each of the CL * R reducers arrives on it after its store (local ones by a release behind a plain store, remote ones with bytes that the barrier
+// counts), and the combiner reads after the phase is complete. They are overwritten only after SEMPTY, on which the combiner arrives after its reads.
 // A reducer or producer needs no arrival of its own on SEMPTY: a gradient warp passes READY only after all reducers of the row have delivered, and a
 // reducer delivers only after the producer has read the entry and filled the slots.
 #ifndef LOSSGAUGE_KERNELS_CUDA_RING_LAYOUT_CUH_

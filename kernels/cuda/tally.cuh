@@ -23,7 +23,7 @@ struct alignas(16) CtaTally {
 };
 
 constexpr double kLargestTerm = 2147483648.;            // 2^31, of |NLL| and |log Z|
-constexpr double kLargestSquare = 4611686018427387904.;  // 2^62
+constexpr double kLargestSquare = 70368744177664.;  // 2^46: 2^17 clamped ones fit the 64 bits before the point
 constexpr double kLargestMass = 65536.;
 
 // Order-preserving image of a float that is not NaN.
@@ -40,6 +40,13 @@ __device__ __forceinline__ Place MakePlace(float value, long long position, Word
 }
 __device__ __forceinline__ bool Beats(const Place& a, const Place& b) { return a.high != b.high ? a.high > b.high : a.low > b.low; }
 
+// lg_fixed128_from_double for |x| < 2^63, without its branches: 32 lanes would take all of them.
+__device__ __forceinline__ lg_fixed128 FixedFrom(double x) {
+  const double magnitude = fabs(x);
+  const Word whole = __double2ull_rz(magnitude);
+  const lg_fixed128 fixed = lg_fixed128_make(static_cast<int64_t>(whole), __double2ull_rn((magnitude - __ull2double_rn(whole)) * 18446744073709551616.));
+  return x < 0. ? lg_fixed128_negate(fixed) : fixed;
+}
 // By one thread at a time.
 __device__ __forceinline__ void AddTo(CtaTally* tally, Sum sum, lg_fixed128 x) {
   auto& s = tally->sums[sum];
@@ -52,7 +59,7 @@ __device__ __forceinline__ void AddTerm(CtaTally* tally, Sum sum, double x, doub
     x = x > 0 ? largest : -largest;
     *clamped = true;
   }
-  AddTo(tally, sum, lg_fixed128_from_double(x));
+  AddTo(tally, sum, FixedFrom(x));
 }
 // By any thread.
 __device__ __forceinline__ void AtomicAddTo(CtaTally* tally, Sum sum, Word lo, Word hi) {
@@ -173,15 +180,16 @@ __device__ __forceinline__ void AtomicMaxPlace(Place* to, Word* lock, const Plac
 // Adds the lanes' own tallies to the CTA's, their places to the device's (null = none). A whole warp; other warps may do the same at the same time.
 static __device__ __noinline__ void MergeLane(const CtaTally& lane_tally, CtaTally* cta, DeviceCounters* counters, int lane) {
   // One lane adds: 64-bit atomics of all lanes on one word of shared memory take their turns, which at a kernel's end took 15 us.
-  Word counts[kCounts];
-#pragma unroll
-  for (int i = 0; i < kCounts; ++i) counts[i] = WarpSum(lane_tally.counts[i]);
-#pragma unroll
+  // Loops that stay loops: this runs once, and its code comes from memory.
+#pragma unroll 1
   for (int i = 0; i < kCounts; ++i) {
-    if (lane == i && counts[i] != 0) atomicAdd(&cta->counts[i], counts[i]);
+    if (!__any_sync(~0u, lane_tally.counts[i] != 0)) continue;
+    const Word x = WarpSum(lane_tally.counts[i]);
+    if (lane == 0) atomicAdd(&cta->counts[i], x);
   }
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kSums; ++i) {
+    if (!__any_sync(~0u, (lane_tally.sums[i].lo | lane_tally.sums[i].hi) != 0)) continue;
     Word lo = lane_tally.sums[i].lo, hi = lane_tally.sums[i].hi;
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
@@ -190,7 +198,7 @@ static __device__ __noinline__ void MergeLane(const CtaTally& lane_tally, CtaTal
       lo += other;
       hi += lo < other;
     }
-    if (lane == i && (lo | hi) != 0) AtomicAddTo(cta, static_cast<Sum>(i), lo, hi);
+    if (lane == 0) AtomicAddTo(cta, static_cast<Sum>(i), lo, hi);
   }
   Word log_z_max = lane_tally.log_z_max, first_nonfinite_row = lane_tally.first_nonfinite_row;
 #pragma unroll
