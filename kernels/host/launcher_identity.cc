@@ -90,7 +90,10 @@ int ResolveAttempt(const lg_gauge_options& options, Environment environment, std
     // "none" is torchrun's default, the same for every launch: it identifies nothing.
     *attempt = with_count(elastic, "TORCHELASTIC_RESTART_COUNT");
   } else if (const char* slurm = NonEmpty(environment("SLURM_JOB_ID"))) {
+    // torchrun inside a Slurm job restarts its workers without Slurm's knowledge.
+    const char* elastic_count = NonEmpty(environment("TORCHELASTIC_RESTART_COUNT"));
     *attempt = with_count(slurm, "SLURM_RESTART_COUNT");
+    if (elastic_count != nullptr) *attempt = FitAttempt(*attempt + "-" + elastic_count);
   } else if (world_size == 1) {
     *attempt = FormatUtc(now_wall_ns);
   } else {

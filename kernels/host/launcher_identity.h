@@ -25,7 +25,7 @@ struct LauncherIdentity {
 //   world_size   options, WORLD_SIZE, SLURM_NTASKS, 1
 //   rank         options, RANK, SLURM_PROCID, 0 if the world has one rank
 //   attempt      options, LOSSGAUGE_ATTEMPT, TORCHELASTIC_RUN_ID + TORCHELASTIC_RESTART_COUNT, SLURM_JOB_ID +
-//   SLURM_RESTART_COUNT,
+//   SLURM_RESTART_COUNT (+ TORCHELASTIC_RESTART_COUNT),
 //                the start time if the world has one rank
 // LG_INVALID_ARGUMENT for an option that cannot be right; LG_FAILED_PRECONDITION where the environment lacks what is needed or
 // contradicts itself. The message names the option or variable. May throw std::bad_alloc.

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +28,6 @@ constexpr std::int64_t kListEveryNs = 2000 * kMillisecond;
 constexpr std::int64_t kFirstPauseNs = 100 * kMillisecond;
 constexpr std::int64_t kLongestPauseNs = 5000 * kMillisecond;
 constexpr std::int64_t kEventsGraceNs = 2000 * kMillisecond;  // a step ring without its event ring is attached after so long
-constexpr std::size_t kMaxCandidates = 65'536;
 constexpr std::string_view kStepsSuffix = ".steps";
 
 std::shared_ptr<const state::ProducerInfo> MakeInfo(const lg_ring_identity& identity, std::string path, std::uint64_t* names_repaired) {
@@ -95,10 +95,18 @@ void RingSource::List(Directory* directory, state::TimeNs now_ns) {
   }
   directory->last_error.clear();
   std::set<std::string> present;
-  while (const dirent* entry = readdir(handle)) {
+  bool is_whole = true;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = readdir(handle);
+    if (entry == nullptr) {
+      is_whole = errno == 0;
+      break;
+    }
     const std::string_view name(entry->d_name);
     if (name.size() <= kStepsSuffix.size() || !name.ends_with(kStepsSuffix) || name.front() == '.') continue;
-    if (present.size() >= kMaxCandidates) {
+    if (present.size() >= options_.max_files) {
+      is_whole = false;
       ++stats_.errors["too_many_files"];
       break;
     }
@@ -110,7 +118,8 @@ void RingSource::List(Directory* directory, state::TimeNs now_ns) {
     Candidate& candidate = candidates_[base];
     candidate.first_seen_ns = candidate.next_try_ns = now_ns;
   }
-  MarkVanished(directory->path, present);
+  // A file that a partial listing does not show may well be there.
+  if (is_whole) MarkVanished(directory->path, present);
 }
 
 void RingSource::MarkVanished(const std::string& directory, const std::set<std::string>& present) {
@@ -225,6 +234,45 @@ void RingSource::Forget(state::RecordSink& sink, state::TimeNs now_ns) {
   }
 }
 
+bool RingSource::Reaches(const state::ProducerInfo& producer) const {
+  constexpr std::size_t kSuffixBytes = kStepsSuffix.size();
+  if (producer.ring_path.size() > kSuffixBytes &&
+      attached_.contains(producer.ring_path.substr(0, producer.ring_path.size() - kSuffixBytes))) {
+    return true;
+  }
+  const std::string directory = producer.ring_path.substr(0, producer.ring_path.rfind('/'));
+  return std::none_of(directories_.begin(), directories_.end(),
+                      [&](const Directory& d) { return d.path == directory && !d.last_error.empty(); });
+}
+
+void RingSource::AttachEvents(const std::string& base, Attached* attached, const state::CursorLookup& cursors, state::TimeNs now_ns) {
+  Segment& segment = *attached->segment;
+  if (segment.has_events() || segment.finished() || attached->vanished || now_ns < attached->next_events_try_ns) return;
+  attached->next_events_try_ns = now_ns + kLongestPauseNs;
+  RingFileResult events = OpenRingFile(base + ".events", LG_RING_KIND_EVENTS);
+  const state::SegmentId& id = segment.info()->segment;
+  if (events.file == nullptr || std::memcmp(events.file->identity.segment_id, &id, sizeof id) != 0) return;  // counted at the attaching
+  segment.AttachEvents(std::move(events.file), cursors.FindCursor(id).next_events_publication);
+  spdlog::info("attached {}.events, which was not there before", base);
+}
+
+std::vector<RingSource::AttachedMap::iterator> RingSource::DrainOrder() {
+  std::vector<AttachedMap::iterator> order;
+  order.reserve(attached_.size());
+  bool has_undelivered = false;
+  for (auto it = attached_.begin(); it != attached_.end(); ++it) {
+    const Segment& segment = *it->second.segment;
+    has_undelivered |= !segment.alive() && !segment.drained();
+    order.push_back(it);
+  }
+  if (!has_undelivered) return order;
+  const auto key = [](AttachedMap::iterator it) {
+    return std::make_pair(it->second.segment->alive(), it->second.segment->info()->attempt_start_ns);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return key(a) < key(b); });
+  return order;
+}
+
 state::PollResult RingSource::Poll(state::RecordSink& sink, const state::CursorLookup& cursors, state::TimeNs now_ns) {
   SegmentTime time;
   time.now_ns = now_ns;
@@ -246,24 +294,30 @@ state::PollResult RingSource::Poll(state::RecordSink& sink, const state::CursorL
     AttachCandidates(sink, cursors, time);
   }
   state::PollResult result;
-  for (auto it = attached_.begin(); it != attached_.end();) {
+  for (auto& [base, attached] : attached_) {
+    attached.segment->set_vanished(attached.vanished);
+    AttachEvents(base, &attached, cursors, now_ns);
+    attached.segment->CheckLiveness(sink, time, options_.liveness);
+  }
+  std::set<std::tuple<std::string, std::string, std::uint32_t>> undelivered;  // of the dead
+  for (const AttachedMap::iterator it : DrainOrder()) {
     Segment& segment = *it->second.segment;
-    segment.CheckLiveness(sink, time, options_.liveness);
+    const state::ProducerInfo& info = *segment.info();
+    if (!undelivered.empty() && undelivered.contains({info.run, info.attempt, info.layout.rank})) continue;  // its predecessor's come first
     segment.Drain(sink, time, options_.drain_budget, &result);
+    if (!segment.alive() && !segment.drained()) undelivered.insert({info.run, info.attempt, info.layout.rank});
     if (const std::string error = segment.TakeError(); !error.empty()) {
       ++stats_.errors[error];
       spdlog::warn("ring {} is {} and is not read any further", segment.info()->ring_path, error);
     }
     if (segment.alive()) ++result.live_producers;
-    if (segment.finished() && cursors.FindCursor(segment.info()->segment).ended) {
+    if (segment.drained() && !segment.alive() && cursors.FindCursor(segment.info()->segment).ended) {
       // Its run was let go; the file lingers.
       Candidate& candidate = candidates_[it->first];
       candidate.leave_alone = true;
       if (it->second.vanished) candidates_.erase(it->first);
-      it = attached_.erase(it);
-      continue;
+      attached_.erase(it);
     }
-    ++it;
   }
   Forget(sink, now_ns);
   stats_.rings_attached = attached_.size();

@@ -25,6 +25,7 @@ struct RingSourceOptions {
   bool reclaim = false;  // unlink files of segments that are dead, drained, in the store and past `reclaim_after_ns`
   std::int64_t reclaim_after_ns = std::int64_t{300} * 1'000'000'000;
   std::size_t max_segments = 4096;  // attached at a time
+  std::size_t max_files = 65'536;   // looked at in a directory; beyond it a listing is partial
   std::size_t drain_budget = 1024;  // records of a ring and poll, so that a fast writer does not starve the others
 };
 
@@ -36,6 +37,8 @@ class RingSource final : public state::RecordSource {
   state::PollResult Poll(state::RecordSink& sink, const state::CursorLookup& cursors, state::TimeNs now_ns) override;
   void OnCommitted(state::TimeNs now_ns) override;
   const state::SourceStats& stats() const override { return stats_; }
+  // Its ring is mapped, or the directory of its ring can be listed.
+  bool Reaches(const state::ProducerInfo& producer) const override;
 
  private:
   struct Candidate {  // seen in a directory, not attached
@@ -48,7 +51,7 @@ class RingSource final : public state::RecordSource {
   struct Attached {
     std::unique_ptr<Segment> segment;
     bool vanished = false;   // its files are gone from the directory
-    bool committed = false;  // finished before the last commit
+    state::TimeNs next_events_try_ns = 0;  // of a segment without its event ring
   };
   struct Directory {
     std::string path;
@@ -56,6 +59,7 @@ class RingSource final : public state::RecordSource {
     state::TimeNs next_listing_ns = 0;
     std::string last_error;
   };
+  using AttachedMap = std::map<std::string, Attached>;
   // Keys are base paths: "<directory>/<key>".
   void List(Directory* directory, state::TimeNs now_ns);
   void MarkVanished(const std::string& directory, const std::set<std::string>& present);
@@ -63,6 +67,9 @@ class RingSource final : public state::RecordSource {
   std::unique_ptr<Segment> Open(const std::string& base, Candidate* candidate, state::TimeNs now_ns);
   void Refuse(const std::string& base, Candidate* candidate, const std::string& cause, const std::string& message, bool is_error,
               state::TimeNs now_ns);
+  void AttachEvents(const std::string& base, Attached* attached, const state::CursorLookup& cursors, state::TimeNs now_ns);
+  // Attached segments in the order in which they are drained: what is dead comes before its successor, which waits until it is delivered.
+  std::vector<AttachedMap::iterator> DrainOrder();
   void Forget(state::RecordSink& sink, state::TimeNs now_ns);
 
   const RingSourceOptions options_;
@@ -71,7 +78,7 @@ class RingSource final : public state::RecordSource {
   std::vector<Directory> directories_;
   state::TimeNs next_stat_ns_ = 0;
   std::map<std::string, Candidate> candidates_;
-  std::map<std::string, Attached> attached_;
+  AttachedMap attached_;
   state::SourceStats stats_;
 };
 

@@ -31,6 +31,11 @@ void Segment::Resume(const state::ResumePosition& position) {
   if (events_.file) events_.reader.emplace(events_.file->mapping.data(), events_.file->identity, position.next_events_publication);
 }
 
+void Segment::AttachEvents(std::unique_ptr<RingFile> events, std::uint64_t next_publication) {
+  events_.file = std::move(events);
+  events_.reader.emplace(events_.file->mapping.data(), events_.file->identity, next_publication);
+}
+
 bool Segment::SameBoot(const SegmentTime& time) const {
   return time.boot_id != nullptr && boot_id_[0] == time.boot_id[0] && boot_id_[1] == time.boot_id[1];
 }
@@ -134,7 +139,15 @@ void Segment::Drain(state::RecordSink& sink, const SegmentTime& time, std::size_
     result->more = true;
     return;
   }
-  if (has_report_ && !alive() && !last_report_.drained) Finish(sink, time);
+  if (!has_report_ || alive()) return;
+  if (is_presumed_ && !vanished_ && SameBoot(time)) {
+    if (last_report_.drained) return;
+    last_report_.drained = true;
+    last_report_.time_ns = time.now_ns;
+    sink.OnLiveness(last_report_);
+    return;
+  }
+  Finish(sink, time);
 }
 
 void Segment::Finish(state::RecordSink& sink, const SegmentTime& time) {
@@ -169,6 +182,7 @@ state::LivenessReport Segment::Look(const SegmentTime& time, const LivenessOptio
   report.producer = info_;
   report.time_ns = time.now_ns;
   const auto lock = lock_.Probe();
+  is_presumed_ = lock == LockState::kUnknown;
   report.heartbeat_age_ns = HeartbeatAge(ring::LoadAcquire(&status.heartbeat_boot_ns), time);
   report.closed = std::min<std::uint64_t>(ring::LoadAcquire(&status.closed), LG_CLOSE_FAILED);
   report.enqueued_step = ring::LoadRelaxed(&status.enqueued_step);
@@ -206,7 +220,9 @@ void Segment::CheckLiveness(state::RecordSink& sink, const SegmentTime& time, co
   if (has_report_ && time.now_ns < next_look_ns_ && !is_closing) return;
   next_look_ns_ = time.now_ns + kLookEveryNs;
   if (has_report_ && !alive() && !last_report_.drained) return;  // Finish reports
+  const bool was_drained = last_report_.drained;
   last_report_ = Look(time, options);
+  last_report_.drained = was_drained && last_report_.producer_state == ProducerState::kLost;
   state_ = last_report_.producer_state;
   has_report_ = true;
   sink.OnLiveness(last_report_);

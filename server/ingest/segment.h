@@ -45,6 +45,11 @@ class Segment {
   bool alive() const { return state_ == state::ProducerState::kLive || state_ == state::ProducerState::kFrozen; }
   // Dead, and everything delivered or counted: its mappings are given back.
   bool finished() const { return finished_; }
+  bool drained() const { return last_report_.drained; }
+  bool has_events() const { return events_.file != nullptr; }
+  // An event ring that was not there when the segment was attached.
+  void AttachEvents(std::unique_ptr<RingFile> events, std::uint64_t next_publication);
+  void set_vanished(bool vanished) { vanished_ = vanished; }
   state::TimeNs finished_ns() const { return finished_ns_; }
   // "truncated" or "damaged" once, when reading had to end; then empty.
   std::string TakeError();
@@ -93,6 +98,9 @@ class Segment {
   std::int64_t last_heartbeat_ = -1;
   state::TimeNs heartbeat_changed_ns_ = 0;
   bool finished_ = false;
+  bool vanished_ = false;
+  // Lost by its heartbeat alone, because its lock cannot be asked: it may be stopped and go on one day, so its rings stay mapped.
+  bool is_presumed_ = false;
   state::TimeNs finished_ns_ = 0;
   std::string error_;
 };

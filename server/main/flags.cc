@@ -116,7 +116,10 @@ std::vector<std::string> GatherRingDirs(int argc, char** argv, std::vector<std::
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const std::string name = argument.starts_with("--") ? argument.substr(2) : argument.starts_with("-") ? argument.substr(1) : "";
-    if (name.starts_with("ring_dir=")) {
+    // Abseil's library as Debian builds it takes a switch without a value for one whose value is the next argument.
+    if (name == "reclaim" || name == "noreclaim") {
+      rest->push_back(name == "reclaim" ? "--reclaim=true" : "--reclaim=false");
+    } else if (name.starts_with("ring_dir=")) {
       found.push_back(name.substr(9));
     } else if (name == "ring_dir") {
       if (i + 1 >= argc) UsageError("--ring_dir needs a value");
@@ -208,8 +211,9 @@ SidecarFlags ParseFlags(int argc, char** argv) {
 
   SidecarFlags flags;
   for (const std::string& entry : ring_dirs) {
-    for (std::string& directory : Split(entry)) flags.ring_dirs.push_back(std::move(directory));
-    if (entry.empty()) UsageError("--ring_dir is empty");
+    std::vector<std::string> directories = Split(entry);
+    if (directories.empty()) UsageError(absl::StrCat("--ring_dir=\"", entry, "\" names no directory"));
+    for (std::string& directory : directories) flags.ring_dirs.push_back(std::move(directory));
   }
   if (flags.ring_dirs.empty()) flags.ring_dirs = Split(Environment("LOSSGAUGE_RING_DIR"));
   if (flags.ring_dirs.empty()) flags.ring_dirs.push_back(absl::StrCat("/dev/shm/lossgauge-", geteuid()));

@@ -70,17 +70,17 @@ void Pipeline::Publish(state::TimeNs now_ns) {
 std::int64_t Pipeline::RunCycle() {
   const state::TimeNs begin_ns = clock_->NowNs();
   state::PollResult total;
-  bool reachable = true;
   for (state::RecordSource* source : sources_) {
     const state::PollResult result = source->Poll(*book_, *book_, begin_ns);
     total.records += result.records;
     total.more |= result.more;
     total.oldest_age_ns = std::max(total.oldest_age_ns, result.oldest_age_ns);
     total.live_producers += result.live_producers;
-    reachable &= source->stats().reachable;
   }
   HandleMailbox();
-  book_->Advance(begin_ns, reachable);
+  book_->Advance(begin_ns, [this](const state::ProducerInfo& producer) {
+    return std::all_of(sources_.begin(), sources_.end(), [&](const auto* source) { return source->Reaches(producer); });
+  });
   ++self_.drain_cycles;
   if (total.records > 0) self_.drain_lag_seconds = static_cast<double>(total.oldest_age_ns) * 1e-9;
 

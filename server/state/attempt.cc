@@ -1,10 +1,10 @@
 #include "server/state/attempt.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "proto/lossgauge/ring/fixed128.h"
+#include "server/state/tensor_group.h"
 
 namespace lossgauge::state {
 namespace {
@@ -219,11 +219,10 @@ std::uint64_t Attempt::OldestPending(const SegmentId& segment, std::uint64_t oth
 bool Attempt::Counts(const ProducerInfo& info) const {
   if (info.layout.has_loss == 0) return false;
   if (info.layout.tp.size <= 1) return true;
-  const auto group = [](const lg_layout& l) { return std::make_tuple(l.dp.index, l.cp.index, l.pp.index); };
   for (const auto& [rank, state] : ranks_) {
     if (state.slot == nullptr) continue;
     const lg_layout& peer = state.slot->info->layout;
-    if (peer.has_loss != 0 && group(peer) == group(info.layout) && peer.tp.index < info.layout.tp.index) return false;
+    if (peer.has_loss != 0 && TensorGroupOf(peer) == TensorGroupOf(info.layout) && peer.tp.index < info.layout.tp.index) return false;
   }
   return true;
 }

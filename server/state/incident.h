@@ -18,7 +18,7 @@ enum class Condition {
   kLevelShift,
   kDivergence,
   kLogitBlowup,
-  kNormalizerDrift,
+  kNormalizerDrift,  // reserved: no detector reports it yet
   kGradExplosion,
   kNonfinite,
   kLossCollapse,

@@ -1,51 +1,18 @@
 // The arithmetic of a joined step: ratios of exact sums, never a mean of means.
 #include <algorithm>
 #include <cmath>
-#include <tuple>
+#include <map>
 #include <utility>
 
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/state/joined_step.h"
+#include "server/state/tensor_group.h"
 
 namespace lossgauge::state {
 namespace {
 
-using GroupKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
-
-// Expert parallelism usually reuses the ranks of other axes; it is an axis of its own only where the world's size says so.
-bool ExpertsAreAnAxis(const lg_layout& layout) {
-  const auto plain = std::uint64_t{layout.dp.size} * layout.tp.size * layout.pp.size * layout.cp.size;
-  return layout.ep.size > 1 && plain != layout.world_size && plain * layout.ep.size == layout.world_size;
-}
-
-// Ranks with equal keys hold shards of the same tokens' logits.
-GroupKey TensorParallelGroup(const lg_layout& layout) {
-  return {layout.dp.index, layout.cp.index, layout.pp.index, ExpertsAreAnAxis(layout) ? layout.ep.index : 0};
-}
-
 bool OwnsLoss(const RankSample& sample) {
   return sample.producer->layout.has_loss != 0 && (sample.record.present & LG_HAS_LOSS) != 0;
-}
-
-// One rank of each tensor-parallel group: all its ranks report the same sums.
-std::vector<const RankSample*> CountedSamples(const std::vector<RankSample>& samples) {
-  std::vector<const RankSample*> counted;
-  for (const RankSample& sample : samples) {
-    if (!OwnsLoss(sample)) continue;
-    const lg_layout& layout = sample.producer->layout;
-    bool is_lowest = true;
-    if (layout.tp.size > 1) {
-      for (const RankSample& other : samples) {
-        const lg_layout& peer = other.producer->layout;
-        if (OwnsLoss(other) && peer.tp.index < layout.tp.index && TensorParallelGroup(peer) == TensorParallelGroup(layout)) {
-          is_lowest = false;
-          break;
-        }
-      }
-    }
-    if (is_lowest) counted.push_back(&sample);
-  }
-  return counted;
 }
 
 struct ExactSum {
@@ -180,6 +147,22 @@ bool AllLossRanksVisible(const lg_layout& layout, std::size_t loss_ranks) {
 }
 
 }  // namespace
+
+std::vector<const RankSample*> CountedSamples(const std::vector<RankSample>& samples) {
+  std::map<TensorGroup, std::uint32_t> lowest;  // index within its group; left empty where every rank is a group of its own
+  for (const RankSample& sample : samples) {
+    const lg_layout& layout = sample.producer->layout;
+    if (layout.tp.size <= 1 || !OwnsLoss(sample)) continue;
+    const auto [it, inserted] = lowest.try_emplace(TensorGroupOf(layout), layout.tp.index);
+    it->second = std::min(it->second, layout.tp.index);
+  }
+  std::vector<const RankSample*> counted;
+  for (const RankSample& sample : samples) {
+    const lg_layout& layout = sample.producer->layout;
+    if (OwnsLoss(sample) && (layout.tp.size <= 1 || lowest.at(TensorGroupOf(layout)) == layout.tp.index)) counted.push_back(&sample);
+  }
+  return counted;
+}
 
 JoinedStep JoinSamples(std::vector<RankSample> samples) {
   JoinedStep joined;

@@ -316,10 +316,9 @@ void Run::JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCount
   }
 }
 
-Presence Run::MakePresence(TimeNs now_ns, bool source_reachable) const {
+Presence Run::MakePresence(TimeNs now_ns, const Reachability& reaches) const {
   Presence presence;
   presence.now_ns = now_ns;
-  presence.source_reachable = source_reachable;
   const Attempt* newest = Newest();
   if (newest == nullptr) return presence;
   presence.newest_attempt = newest->name();
@@ -327,7 +326,9 @@ Presence Run::MakePresence(TimeNs now_ns, bool source_reachable) const {
   presence.last_step_time_ns = newest->last_step_time_ns();
   presence.first_seen_ns = newest->first_seen_ns();
   for (const auto& [rank, state] : newest->ranks()) {
-    if (state.slot == nullptr || !state.slot->has_liveness) continue;
+    if (state.slot == nullptr) continue;
+    presence.source_reachable = presence.source_reachable && reaches(*state.slot->info);
+    if (!state.slot->has_liveness) continue;
     presence.producers.push_back(state.slot->liveness);
     if (state.slot->info->layout.has_loss != 0 && !state.slot->HasEnded()) presence.expected_ranks.push_back(rank);
   }
@@ -361,12 +362,12 @@ void Run::UpdateEnd(TimeNs now_ns) {
   }
 }
 
-bool Run::Advance(TimeNs now_ns, bool source_reachable, Transaction* out, BookCounters* counters) {
+bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, BookCounters* counters) {
   for (const auto& attempt : attempts_) JoinSteps(attempt.get(), now_ns, out, counters);
   HandOverEnds();
   if (presence_dirty_ || now_ns - last_presence_ns_ >= kPresenceEveryNs) {
     UpdateEnd(now_ns);
-    judge_->OnPresence(MakePresence(now_ns, source_reachable));
+    judge_->OnPresence(MakePresence(now_ns, reaches));
     last_presence_ns_ = now_ns;
     presence_dirty_ = false;
     judge_dirty_ = true;

@@ -3,6 +3,7 @@
 #define LOSSGAUGE_SERVER_STATE_RUN_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,9 @@ struct RunOptions {
   JoinOptions join;
   std::size_t max_attempts = 64;        // kept in memory; the oldest dead ones go first
 };
+
+// Whether a segment's records can be had.
+using Reachability = std::function<bool(const ProducerInfo&)>;
 
 // Counts over all runs, for SelfView.
 struct BookCounters {
@@ -52,7 +56,7 @@ class Run {
   std::uint64_t OnAction(const LedgerEntry& entry, Transaction* out);
 
   // Joins what may be joined, shows it to the judge, evaluates; appends history to `out`. True if anything changed that a reader could see.
-  bool Advance(TimeNs now_ns, bool source_reachable, Transaction* out, BookCounters* counters);
+  bool Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, BookCounters* counters);
 
   // Rows for the store: the run's own, and a cursor for each of its segments that changed. Clears dirty marks only in MarkCommitted.
   void AppendRows(TimeNs now_ns, Transaction* out) const;
@@ -87,7 +91,7 @@ class Run {
   void OrderAttempts();
   void BoundAttempts();
   void JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCounters* counters);
-  Presence MakePresence(TimeNs now_ns, bool source_reachable) const;
+  Presence MakePresence(TimeNs now_ns, const Reachability& reaches) const;
   void UpdateEnd(TimeNs now_ns);
   void HandOverEnds();
   RankTotals* TotalsOf(std::uint32_t rank) { return &rank_totals_[rank]; }

@@ -219,7 +219,7 @@ absl::Status RunBook::Report(const Mailbox::Report& report, std::uint64_t* ledge
   return absl::OkStatus();
 }
 
-void RunBook::Advance(TimeNs now_ns, bool source_reachable) {
+void RunBook::Advance(TimeNs now_ns, const Reachability& reaches) {
   now_ns_ = now_ns;
   if (!is_started_) {
     is_started_ = true;
@@ -227,7 +227,7 @@ void RunBook::Advance(TimeNs now_ns, bool source_reachable) {
     for (auto& [name, entry] : runs_) entry.run->SettleRestored();
   }
   for (auto& [name, entry] : runs_) {
-    if (entry.run->Advance(now_ns, source_reachable, &queued_, &counters_)) has_news_ = entry.has_news = true;
+    if (entry.run->Advance(now_ns, reaches, &queued_, &counters_)) has_news_ = entry.has_news = true;
   }
   DropOldRuns(now_ns);
 }

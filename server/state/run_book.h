@@ -52,7 +52,10 @@ class RunBook final : public RecordSink, public CursorLookup {
   // NOT_FOUND if there is no such run.
   absl::Status Report(const Mailbox::Report& report, std::uint64_t* ledger_entries);
 
-  void Advance(TimeNs now_ns, bool source_reachable);
+  void Advance(TimeNs now_ns, const Reachability& reaches);
+  void Advance(TimeNs now_ns, bool source_reachable) {
+    Advance(now_ns, [source_reachable](const ProducerInfo&) { return source_reachable; });
+  }
   // Another policy: each run's judge hands what it knows to one made by `judges`, which outlives the book or the next call.
   void ReplaceJudges(JudgeFactory* judges);
   // Everything since the last committed one. Stays queued until OnCommitted.

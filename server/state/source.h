@@ -28,7 +28,7 @@ struct SourceStats {
   std::uint64_t rings_attached = 0;
   std::map<std::string, std::uint64_t> errors;  // by cause; rising
   std::uint64_t names_repaired = 0;             // rising
-  bool reachable = true;
+  bool reachable = true;  // all of it; what a run's producers see is Reaches
 };
 
 struct PollResult {
@@ -47,6 +47,8 @@ class RecordSource {
   // Everything handed over so far is in the store: what was drained for good may be let go.
   virtual void OnCommitted(TimeNs now_ns) = 0;
   virtual const SourceStats& stats() const = 0;
+  // Would new records of this segment come? False if the place that it is read from cannot be read.
+  virtual bool Reaches(const ProducerInfo&) const { return stats().reachable; }
 };
 
 }  // namespace lossgauge::state

@@ -68,6 +68,13 @@ TEST_F(Launcher, SlurmGivesRankWorldAndAttempt) {
   EXPECT_EQ(identity_.layout.rank, 5u);
 }
 
+TEST_F(Launcher, ARestartByTorchrunInsideASlurmJobIsAnotherAttempt) {
+  variables = {{"RANK", "0"},          {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "none"}, {"TORCHELASTIC_RESTART_COUNT", "1"},
+               {"SLURM_JOB_ID", "4711"}};
+  ASSERT_EQ(Resolve(), LG_OK);
+  EXPECT_EQ(identity_.attempt, "4711-0-1");
+}
+
 TEST_F(Launcher, OptionsRuleOverTheEnvironment) {
   variables = {{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOSSGAUGE_ATTEMPT", "env"}, {"LOSSGAUGE_RUN", "env"}};
   options_.rank = 1;

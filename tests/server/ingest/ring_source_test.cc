@@ -516,6 +516,77 @@ TEST_F(RingSourceTest, TheDeadSegmentOfARankComesBeforeItsSuccessor) {
   EXPECT_EQ(sink_.producers[0]->segment.words[0], old_one.identity().segment_id[0]);
 }
 
+TEST_F(RingSourceTest, AllOfADeadSegmentIsDeliveredBeforeAnythingOfItsSuccessor) {
+  options_.drain_budget = 10;
+  FakeProducerOptions first = Options(), second = Options();
+  first.segment_id[0] = first.segment_id[1] = ~0ull;  // by its name it would be drained last
+  second.segment_id[0] = second.segment_id[1] = 1;
+  second.attempt_start_wall_ns += 1;
+  FakeProducer old_one(first);
+  old_one.PublishSteps(0, 49);
+  old_one.Die();
+  FakeProducer new_one(second);
+  new_one.PublishSteps(20, 29);
+  Poll();
+  ASSERT_EQ(sink_.samples.size(), 60u);
+  for (std::size_t i = 0; i < 50; ++i) EXPECT_EQ(sink_.samples[i].record.step, static_cast<std::int64_t>(i));
+}
+
+TEST_F(RingSourceTest, AFileThatAPartialListingDoesNotShowHasNotVanished) {
+  FakeProducer dead(Options(0));
+  dead.PublishStep(0);
+  dead.Die();
+  options_.max_files = 1;
+  Poll();
+  ASSERT_EQ(sink_.samples.size(), 1u);
+  const std::string away = directory_.path() + "/away";
+  std::filesystem::create_directory(away);
+  for (int i = 0; i < 3; ++i) WriteFile("other" + std::to_string(i) + ".steps", "x");
+  Poll(3);
+  EXPECT_GE(Errors("too_many_files"), 1u);
+  // Whichever the directory shows first: with a whole listing the dead one would be forgotten only if it is not there.
+  std::filesystem::rename(dead.steps_path(), away + "/x.steps");
+  Poll(3);
+  EXPECT_TRUE(sink_.gone.empty()) << "four files, one looked at: nobody knows what is gone";
+}
+
+TEST_F(RingSourceTest, AProducerWhoseLockCannotBeAskedIsLostForNowButNotFinished) {
+  options_.reclaim = true;
+  FakeProducerOptions options = Options();
+  options.with_lock = false;
+  FakeProducer producer(options);
+  producer.BeatAt(clock_.BootNs());
+  producer.PublishStep(0);
+  Poll();
+  Poll(31);
+  EXPECT_EQ(LastState(), ProducerState::kLost);
+  EXPECT_TRUE(sink_.liveness.back().drained) << "what it had published is delivered";
+  Poll(400);
+  source().OnCommitted(clock_.NowNs());
+  EXPECT_TRUE(std::filesystem::exists(producer.steps_path())) << "it may be stopped, and live";
+  producer.BeatAt(clock_.BootNs());
+  producer.PublishStep(1);
+  Poll(1);
+  EXPECT_EQ(LastState(), ProducerState::kLive);
+  EXPECT_FALSE(sink_.liveness.back().drained);
+  EXPECT_EQ(sink_.samples.size(), 2u);
+}
+
+TEST_F(RingSourceTest, AnEventRingThatComesLateIsReadFromItsBeginning) {
+  FakeProducer producer(Options());
+  producer.PublishStep(0);
+  std::filesystem::rename(producer.events_path(), producer.events_path() + ".away");
+  Poll();
+  Poll(3);
+  ASSERT_EQ(sink_.samples.size(), 1u) << "attached without it";
+  producer.PublishEvent(LG_EVENT_CHECKPOINT, 7, "/c");
+  std::filesystem::rename(producer.events_path() + ".away", producer.events_path());
+  producer.BeatAt(clock_.BootNs());
+  Poll(6);
+  ASSERT_EQ(sink_.events.size(), 1u);
+  EXPECT_EQ(sink_.events[0].step, 7);
+}
+
 // observer B10: attach and detach leave nothing behind.
 TEST_F(RingSourceTest, AttachingAndLettingGoLeaksNoDescriptor) {
   const auto descriptors = [] {
@@ -565,6 +636,12 @@ TEST(RingSourcePermissions, AnUnreadableDirectoryIsNamedAndMakesTheSourceUnreach
     source.Poll(sink, sink, clock.NowNs());
     const auto& errors = source.stats().errors;
     const auto it = errors.find("directory_unreadable");
+    // Only what is in the closed directory is out of reach.
+    state::ProducerInfo inside, elsewhere;
+    inside.ring_path = closed + "/a.steps";
+    elsewhere.ring_path = directory.path() + "/open/a.steps";
+    if (source.Reaches(inside)) _exit(2);
+    if (!source.Reaches(elsewhere)) _exit(3);
     _exit(!source.stats().reachable && it != errors.end() && it->second == 1 ? 0 : 1);
   }
   int status = 0;

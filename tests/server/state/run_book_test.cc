@@ -888,5 +888,15 @@ TEST_F(RunBookTest, AJobThatSaysThatItResumesFarOutIsBelieved) {
   EXPECT_EQ(StepNames(), std::vector<std::string>{"1/5000001"});
 }
 
+TEST_F(RunBookTest, AnUnreadableDirectoryConcernsOnlyTheRunsInIt) {
+  Rank a("run", "1", 0, 1, 1), b("other", "1", 0, 1, 2);
+  Add(a);
+  Add(b);
+  now_ += kSecond;
+  book_->Advance(now_, [&](const ProducerInfo& producer) { return producer.run != "other"; });
+  EXPECT_TRUE(judges_.told("run")->presences.back().source_reachable);
+  EXPECT_FALSE(judges_.told("other")->presences.back().source_reachable);
+}
+
 }  // namespace
 }  // namespace lossgauge::state
