@@ -57,8 +57,9 @@ struct RingConfig {
   // The ring does not begin at 0: ptxas 13.0 was seen to take a slot's address for the base register where the two start out equal, and to store partial
   // results four slots too far.
   static constexpr uint32_t ZERO = 0, RING = ZERO + kZeroPageBytes, PARTIAL = RING + NBUF * SLOT, CONSTANTS = PARTIAL + NS * CL * R * kPartialBytes,
-                            QUEUE = CONSTANTS + NS * 48, BOOK = QUEUE + NS * 16, TALLY = BOOK + 2 * kBookRows * kBookBytes, MASS = TALLY + sizeof(CtaTally), FULL = MASS + (SIGNALS ? 2 * kBookRows * CL * G * 4 : 0),
-                            EMPTY = FULL + NBUF * 8, QFULL = EMPTY + NBUF * 8, SFULL = QFULL + NS * 8, READY = SFULL + NS * 8, SEMPTY = READY + NS * 8,
+                            QUEUE = CONSTANTS + NS * 48, BOOK = QUEUE + NS * 16, TALLY = BOOK + 2 * kBookRows * kBookBytes,
+                            MASS = TALLY + sizeof(CtaTally), FULL = MASS + (SIGNALS ? 2 * kBookRows * CL * G * 4 : 0), EMPTY = FULL + NBUF * 8,
+                            QFULL = EMPTY + NBUF * 8, SFULL = QFULL + NS * 8, READY = SFULL + NS * 8, SEMPTY = READY + NS * 8,
                             BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, MASSFULL = BOOKEMPTY + 16, BYTES = MASSFULL + 16;
   static_assert(CL * R <= 32, "one lane of the combiner for each partial result");
   static_assert(BYTES <= 227 * 1024, "shared memory of a CTA");
