@@ -6,14 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/state/kinds.h"
+#include "server/state/tensor_group.h"
 
 namespace lossgauge::detect {
 namespace {
 
 bool Near(double a, double b) { return std::fabs(a - b) <= 1e-6 * std::max(std::fabs(a), std::fabs(b)); }
-
-// One rank of each tensor-parallel group: the others hold the same tokens.
-bool Counts(const lg_layout& layout) { return layout.has_loss != 0 && layout.tp.index == 0; }
 
 }  // namespace
 
@@ -29,10 +27,8 @@ std::optional<AccountingFinding> CheckDenominator(const state::JoinedStep& joine
   bool own_rank_counts = true;  // every rank's denominator is its own count of the step
   bool counts_differ = false;
   double first_count = -1;
-  for (const state::RankSample& sample : joined.samples) {
-    const lg_layout& layout = sample.producer->layout;
-    if (!Counts(layout)) continue;
-    const lg_step_record& record = sample.record;
+  for (const state::RankSample* sample : state::CountedSamples(joined.samples)) {
+    const lg_step_record& record = sample->record;
     const double own = static_cast<double>(record.unmasked_tokens);
     const double launches = std::max<double>(1, static_cast<double>(record.micro_batches));
     unmasked += own;

@@ -46,10 +46,12 @@ void AccountingDetector::OnAttempt() {
 
 void AccountingDetector::Save(StateWriter& out) const {
   for (const Streak& streak : streaks_) streak.Save(out);
+  reported_.Save(out);
 }
 
 void AccountingDetector::Restore(StateReader& in) {
   for (Streak& streak : streaks_) streak.Restore(in);
+  reported_.Restore(in);
 }
 
 }  // namespace lossgauge::detect

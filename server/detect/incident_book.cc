@@ -34,9 +34,10 @@ int RootRank(Condition condition) {
   }
 }
 
-// True if `root` explains `symptom`. Something that began well before the root is no symptom of it.
+// True if `root` explains `symptom`. Something that began well before the root is no symptom of it, and nothing that is worse than the root
+// is: a NaN that is over, or one overflow now and then, must not hide a run that is lost.
 bool Explains(const Incident& root, const Incident& symptom) {
-  if (RootRank(root.condition) <= RootRank(symptom.condition)) return false;
+  if (RootRank(root.condition) <= RootRank(symptom.condition) || symptom.severity > root.severity) return false;
   if (root.condition == Condition::kProducerLost) {
     switch (symptom.condition) {
       case Condition::kRankMissing:

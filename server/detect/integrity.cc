@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/lossgauge/ring/fixed128.h"
+#include "server/state/tensor_group.h"
 
 namespace lossgauge::detect {
 namespace {
@@ -38,8 +38,9 @@ std::string Name(const Group& group) {
 double ToDouble(lg_fixed128 value) { return lg_fixed128_to_double(value); }
 bool Equal(lg_fixed128 a, lg_fixed128 b) { return lg_fixed128_compare(a, b) == 0; }
 
-void CheckMass(const Group& group, std::vector<IntegrityBreak>& breaks) {
-  if (!AllHave(group, LG_HAS_MASS)) return;
+// Each check returns false if the group's records do not allow it.
+bool CheckMass(const Group& group, std::vector<IntegrityBreak>& breaks) {
+  if (!AllHave(group, LG_HAS_MASS)) return false;
   lg_fixed128 sum = lg_fixed128_from_int64(0);
   const state::RankSample* with_errors = nullptr;
   int ranks_with_errors = 0;
@@ -54,7 +55,7 @@ void CheckMass(const Group& group, std::vector<IntegrityBreak>& breaks) {
   }
   const double tokens = static_cast<double>(R(group[0]).finite_tokens);
   const double mass = ToDouble(sum);
-  if (std::fabs(mass - tokens) <= kMassAbsolute + kMassRelative * tokens && error_rows == 0) return;
+  if (std::fabs(mass - tokens) <= kMassAbsolute + kMassRelative * tokens && error_rows == 0) return true;
   IntegrityBreak result{kMass, std::nullopt,
                         absl::StrFormat("Probabilities of %s add up to %.6g tokens instead of %.0f: a stale maximum, or a partial sum "
                                         "missing or counted twice; the loss may still look plausible",
@@ -66,14 +67,15 @@ void CheckMass(const Group& group, std::vector<IntegrityBreak>& breaks) {
     absl::StrAppend(&result.summary, "; only rank ", *result.rank, " has rows off their share");
   }
   breaks.push_back(std::move(result));
+  return true;
 }
 
-void CheckTargetHits(const Group& group, std::vector<IntegrityBreak>& breaks) {
-  if (!AllHave(group, LG_HAS_LOGITS)) return;
+bool CheckTargetHits(const Group& group, std::vector<IntegrityBreak>& breaks) {
+  if (!AllHave(group, LG_HAS_LOGITS)) return false;
   std::uint64_t hits = 0;
   for (const auto* sample : group) hits += R(sample).target_hits;
   const std::uint64_t tokens = R(group[0]).finite_tokens;
-  if (hits == tokens) return;
+  if (hits == tokens) return true;
   const bool gathered = group.size() > 1 && tokens > 0 && hits == tokens * group.size();
   breaks.push_back({kTargetHits, std::nullopt,
                     absl::StrCat("Targets found in the shards of ", Name(group), ": ", hits, ", positions with a loss: ", tokens, "; ",
@@ -82,6 +84,7 @@ void CheckTargetHits(const Group& group, std::vector<IntegrityBreak>& breaks) {
                                                          group.size(), ")")
                                           : std::string("a wrong shard offset")),
                     {{"target_hits", static_cast<double>(hits), "tokens", ""}, {"finite_tokens", static_cast<double>(tokens), "tokens", ""}}});
+  return true;
 }
 
 // The name of the first value in which two records of a group differ, or "".
@@ -97,8 +100,8 @@ std::string_view Difference(const lg_step_record& a, const lg_step_record& b) {
   return "";
 }
 
-void CheckAgreement(const Group& group, std::vector<IntegrityBreak>& breaks) {
-  if (group.size() < 2) return;
+bool CheckAgreement(const Group& group, std::vector<IntegrityBreak>& breaks) {
+  if (group.size() < 2) return true;
   for (const auto* sample : group) {
     const std::string_view name = Difference(R(group[0]), R(sample));
     if (name.empty()) continue;
@@ -129,13 +132,14 @@ void CheckAgreement(const Group& group, std::vector<IntegrityBreak>& breaks) {
                        {"unmasked_tokens_first", static_cast<double>(R(against).unmasked_tokens), "tokens", ""},
                        {"unmasked_tokens_second", static_cast<double>(R(other).unmasked_tokens), "tokens", ""}};
     breaks.push_back(std::move(result));
-    return;
+    return true;
   }
+  return true;
 }
 
-void CheckCoverage(const Group& group, std::vector<IntegrityBreak>& breaks) {
+bool CheckCoverage(const Group& group, std::vector<IntegrityBreak>& breaks) {
   const std::int64_t vocab = L(group[0]).vocab_size;
-  if (vocab <= 0 || !AllHave(group, LG_HAS_LOGITS)) return;
+  if (vocab <= 0 || !AllHave(group, LG_HAS_LOGITS)) return false;
   Group shards = group;
   std::stable_sort(shards.begin(), shards.end(), [](const auto* a, const auto* b) { return L(a).shard_offset < L(b).shard_offset; });
   // Widths are untrusted: summed as doubles, they cannot overflow.
@@ -148,7 +152,7 @@ void CheckCoverage(const Group& group, std::vector<IntegrityBreak>& breaks) {
     tiled = tiled && columns >= 0 && L(shard).shard_offset == next && columns <= vocab - next;
     if (tiled) next += columns;
   }
-  if (tiled && next == vocab) return;
+  if (tiled && next == vocab) return true;
   const bool gathered = group.size() > 1 && width == static_cast<double>(vocab) * static_cast<double>(group.size());
   breaks.push_back({kCoverage, std::nullopt,
                     gathered ? absl::StrCat("Each of the ", group.size(), " ranks of ", Name(group), " declares all ", vocab,
@@ -156,17 +160,20 @@ void CheckCoverage(const Group& group, std::vector<IntegrityBreak>& breaks) {
                              : absl::StrFormat("Shards of %s do not tile the vocabulary: %.0f columns declared of %d", Name(group), width, vocab),
                     {{"columns", width, "", ""}, {"vocab_size", static_cast<double>(vocab), "", ""},
                      {"tensor_parallel", static_cast<double>(group.size()), "", ""}}});
+  return true;
 }
 
-void CheckExchange(const Group& group, std::vector<IntegrityBreak>& breaks) {
+bool CheckExchange(const Group& group, std::vector<IntegrityBreak>& breaks) {
   const state::RankSample* worst = nullptr;
   std::uint64_t rows = 0;
+  bool given = false;
   for (const auto* sample : group) {
+    given = given || (R(sample).present & LG_HAS_EXCHANGE) != 0;
     if ((R(sample).present & LG_HAS_EXCHANGE) == 0 || R(sample).exchange_bad_rows == 0) continue;
     rows += R(sample).exchange_bad_rows;
     if (worst == nullptr || R(sample).exchange_bad_rows > R(worst).exchange_bad_rows) worst = sample;
   }
-  if (worst == nullptr) return;
+  if (worst == nullptr) return given;
   IntegrityBreak result{kExchange, std::nullopt,
                         absl::StrCat("Partial sums that arrived wrong, stale or not at all in ", Name(group), ": ", rows, " rows"),
                         {{"exchange_bad_rows", static_cast<double>(rows), "rows", ""}}};
@@ -175,18 +182,24 @@ void CheckExchange(const Group& group, std::vector<IntegrityBreak>& breaks) {
     absl::StrAppend(&result.summary, "; most from rank ", *result.rank);
   }
   breaks.push_back(std::move(result));
+  return true;
 }
 
 }  // namespace
 
-std::vector<IntegrityBreak> CheckIntegrity(const state::JoinedStep& joined) {
+std::vector<IntegrityBreak> CheckIntegrity(const state::JoinedStep& joined, KindsJudged* judged) {
   std::vector<IntegrityBreak> breaks;
-  const auto check = [&breaks](const Group& group) {
-    CheckMass(group, breaks);
-    CheckTargetHits(group, breaks);
-    CheckAgreement(group, breaks);
-    CheckCoverage(group, breaks);
-    CheckExchange(group, breaks);
+  KindsJudged can_judge;
+  can_judge.fill(joined.summary.missing_ranks.empty());
+  bool any_group = false;
+  const auto check = [&](const Group& group) {
+    any_group = true;
+    const auto note = [&can_judge](int kind, bool could) { can_judge[static_cast<std::size_t>(kind)] &= could; };
+    note(kMass, CheckMass(group, breaks));
+    note(kTargetHits, CheckTargetHits(group, breaks));
+    note(kAgreement, CheckAgreement(group, breaks));
+    note(kCoverage, CheckCoverage(group, breaks));
+    note(kExchange, CheckExchange(group, breaks));
   };
   if (joined.layout.tp.size <= 1) {  // the common case, without a map
     Group group(1);
@@ -194,21 +207,28 @@ std::vector<IntegrityBreak> CheckIntegrity(const state::JoinedStep& joined) {
       if ((sample.record.present & (LG_HAS_LOGITS | LG_HAS_MASS)) == 0) continue;
       group[0] = &sample;
       check(group);
-      if (!breaks.empty()) break;
+      if (breaks.empty()) continue;
+      can_judge.fill(false);  // the ranks behind this one were not looked at
+      break;
     }
   } else {
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, Group> groups;
+    std::map<state::TensorGroup, Group> groups;
     for (const state::RankSample& sample : joined.samples) {
       const lg_layout& layout = sample.producer->layout;
       if (layout.has_loss == 0) continue;
-      groups[{layout.dp.index, layout.pp.index, layout.cp.index, layout.ep.size > 1 ? layout.ep.index : 0}].push_back(&sample);
+      groups[state::TensorGroupOf(layout)].push_back(&sample);
     }
     for (auto& [key, group] : groups) {
-      if (group.size() != joined.layout.tp.size) continue;
+      if (group.size() != joined.layout.tp.size) {
+        can_judge.fill(false);
+        continue;
+      }
       std::sort(group.begin(), group.end(), [](const auto* a, const auto* b) { return L(a).tp.index < L(b).tp.index; });
       check(group);
     }
   }
+  if (!any_group) can_judge.fill(false);
+  if (judged != nullptr) *judged = can_judge;
   std::vector<IntegrityBreak> first;
   for (IntegrityBreak& found : breaks) {
     const bool seen = std::any_of(first.begin(), first.end(), [&found](const IntegrityBreak& b) { return b.kind == found.kind; });
@@ -218,9 +238,11 @@ std::vector<IntegrityBreak> CheckIntegrity(const state::JoinedStep& joined) {
 }
 
 void IntegrityDetector::OnStep(const StepSignals& signals, const Policy& policy, IncidentBook& book) {
-  std::vector<IntegrityBreak> breaks = CheckIntegrity(*signals.joined);
+  KindsJudged judged{};
+  std::vector<IntegrityBreak> breaks = CheckIntegrity(*signals.joined, &judged);
   for (std::size_t kind = 0; kind < streaks_.size(); ++kind) {
     const auto found = std::find_if(breaks.begin(), breaks.end(), [kind](const IntegrityBreak& b) { return b.kind == static_cast<int>(kind); });
+    if (found == breaks.end() && !judged[kind]) continue;  // neither good nor bad
     Streak& streak = streaks_[kind];
     streak.Push(found != breaks.end(), signals.moment.step);
     const IncidentBook::Slot slot{state::Condition::kIntegrity, state::kIntegrityKinds[kind]};

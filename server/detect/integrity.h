@@ -25,7 +25,9 @@ struct IntegrityBreak {
 };
 
 // Pure. At most one break per kind: the first group's. Groups of which a rank is absent are not judged (rank_missing speaks of those).
-std::vector<IntegrityBreak> CheckIntegrity(const state::JoinedStep& joined);
+// `judged`, if given: by kind, true if the check could be made in every group of the step.
+using KindsJudged = std::array<bool, state::kIntegrityKinds.size()>;
+std::vector<IntegrityBreak> CheckIntegrity(const state::JoinedStep& joined, KindsJudged* judged = nullptr);
 
 class IntegrityDetector {
  public:

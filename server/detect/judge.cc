@@ -48,6 +48,7 @@ bool Judge::EnterAttempt(const std::string& attempt, TimeNs start_ns, TimeNs now
   s.attempt_has_step = false;
   s.last_step = -1;
   s.last_step_time_ns = 0;
+  s.last_step_time_known = true;
   s.first_seen_ns = now_ns;
   s.ended_ns = 0;
   s.grad_clean = s.logit_clean = 0;
@@ -137,7 +138,7 @@ void Judge::ReportFactor(const StepSignals& signals, bool high, bool is_grad) {
                       {is_grad ? "grad_norm" : "max_abs_logit", value, "", absl::StrFormat("%.2f x usual", factor)}};
   if (!is_grad && signals.joined->summary.worst_logit) {
     const state::Place& place = *signals.joined->summary.worst_logit;
-    finding.rank = place.rank;
+    finding.rank = finding.peak_step == signals.moment.step ? place.rank : open->rank;  // the peak's: it would change at every step
     finding.evidence.push_back({"worst_logit", place.value, "", absl::StrFormat("rank %d, position %d, column %d", place.rank, place.position, place.token)});
   }
   state_.book.Report(slot, std::move(finding), signals.moment);
@@ -158,7 +159,8 @@ void Judge::OnStep(const state::JoinedStep& step) {
     }
   }
   s.last_step = std::max(s.last_step, number);
-  s.last_step_time_ns = std::max(s.last_step_time_ns, step.summary.receive_time_ns);
+  s.last_step_time_ns = step.summary.receive_time_ns;  // never the maximum: a clock that was set back would hold it in the future
+  s.last_step_time_known = true;
   s.history.OnStep(number);
   ++s.steps_seen;
 
@@ -209,7 +211,11 @@ void Judge::OnPresence(const state::Presence& presence) {
     return;
   }
   s.unreachable_since_ns = 0;
-  s.presence_ns = std::max(s.presence_ns, presence.now_ns);
+  s.presence_ns = presence.now_ns;
+  if (s.last_step_time_ns > presence.now_ns) {  // the clock was set back: a stall counts from here, and nothing is fresh until the next step
+    s.last_step_time_ns = presence.now_ns;
+    s.last_step_time_known = false;
+  }
   if (!presence.newest_attempt.empty()) {
     TimeNs start = 0;
     for (const state::LivenessReport& report : presence.producers) {
@@ -248,6 +254,7 @@ RunFacts Judge::Facts() const {
   facts.attempt = s.attempt;
   facts.last_step = s.last_step;
   facts.last_step_time_ns = s.last_step_time_ns;
+  facts.last_step_time_known = s.last_step_time_known;
   facts.first_seen_ns = s.first_seen_ns;
   facts.presence_ns = s.presence_ns;
   facts.source_reachable = s.unreachable_since_ns == 0;

@@ -93,6 +93,7 @@ class Judge final : public state::RunJudge {
     std::int32_t grad_clean = 0;
     std::int32_t logit_clean = 0;
     bool baseline_lost = false;
+    bool last_step_time_known = true;  // false: it lay in the future and was brought back to the present
     std::array<double, 8> learning_rates{};  // newest first; 0 = absent
     IncidentBook book;
   };

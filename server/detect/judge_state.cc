@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x4a44474c;  // "LGDJ"
 // Raised with every change of the layout: a state of another version is not converted, the judge warms up anew.
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kFrameBytes = 4 + 4 + 8;
 
 }  // namespace
@@ -43,6 +43,7 @@ void Judge::State::Save(StateWriter& out) const {
   out.Put(grad_clean);
   out.Put(logit_clean);
   out.Put<std::uint8_t>(baseline_lost);
+  out.Put<std::uint8_t>(last_step_time_known);
   for (const double rate : learning_rates) out.Put(rate);
   grad_norm.Save(out);
   max_abs_logit.Save(out);
@@ -79,6 +80,7 @@ void Judge::State::Restore(StateReader& in) {
   grad_clean = in.GetIn<std::int32_t>(0, 1 << 30);
   logit_clean = in.GetIn<std::int32_t>(0, 1 << 30);
   baseline_lost = in.GetBool();
+  last_step_time_known = in.GetBool();
   for (double& rate : learning_rates) rate = in.GetFinite();
   grad_norm.Restore(in);
   max_abs_logit.Restore(in);

@@ -108,9 +108,13 @@ void LossEpisode::Begin(const StepSignals& signals, double residual, double limi
   onset_step_ = peak_step_ = last_high_step_ = signals.moment.step;
   peak_nats_ = *signals.loss;
   first_residual_ = peak_residual_ = residual;
-  const SpikeCause cause = FindSpikeCause(signals, trail_, center(), limit);
+  TakeCause(FindSpikeCause(signals, trail_, center(), limit), signals);
+}
+
+void LossEpisode::TakeCause(const SpikeCause& cause, const StepSignals& signals) {
   cause_ = CauseIndex(cause.cause);
   cause_rank_ = cause.rank;
+  cause_words_ = DescribeCause(cause, signals, trail_);
 }
 
 void LossEpisode::Update(const StepSignals& signals, double residual, double limit, const Policy& policy) {
@@ -127,6 +131,9 @@ void LossEpisode::Update(const StepSignals& signals, double residual, double lim
     peak_residual_ = residual;
     peak_nats_ = loss;
     peak_step_ = signals.moment.step;
+    if (const SpikeCause cause = FindSpikeCause(signals, trail_, center(), limit); CauseIndex(cause.cause) == cause_ && cause.rank == cause_rank_) {
+      TakeCause(cause, signals);
+    }
   }
   if (residual > 0.5 * limit) {
     clean_ = 0;
@@ -148,10 +155,7 @@ void LossEpisode::Update(const StepSignals& signals, double residual, double lim
     if (second || third || (high && trail_.GradHigh(/*same_step=*/true))) spike_ = true;
     if (spike_ && points_ > 1) {  // more is known now than at the first point
       const SpikeCause cause = FindSpikeCause(signals, trail_, center(), limit);
-      if (cause.cause != state::kCauseUnexplained) {
-        cause_ = CauseIndex(cause.cause);
-        cause_rank_ = cause.rank;
-      }
+      if (cause.cause != state::kCauseUnexplained) TakeCause(cause, signals);
     }
   }
   if (recent_.Rising(RisingNats())) diverging_ = spike_ = true;
@@ -173,7 +177,6 @@ void LossEpisode::ReportTo(IncidentBook& book, const StepSignals& signals, doubl
   finding.peak_step = peak_step_;
   finding.rank = cause_rank_;
   const double now = *signals.loss;
-  const SpikeCause cause{state::kSpikeCauses[cause_], cause_rank_};
   if (diverging_) {
     finding.condition = Condition::kDivergence;
     finding.severity = critical_ ? Severity::kCritical : Severity::kWarning;
@@ -185,7 +188,7 @@ void LossEpisode::ReportTo(IncidentBook& book, const StepSignals& signals, doubl
   } else if (spike_) {
     finding.condition = Condition::kLossSpike;
     finding.summary = absl::StrFormat("Loss spike at step %d: %.3f nats, +%.3f over its course; %s", onset_step_, peak_nats_,
-                                      peak_residual_, DescribeCause(cause, signals));
+                                      peak_residual_, cause_words_);
     if (clean_ > 0) absl::StrAppend(&finding.summary, "; recovering, ", clean_, " clean steps");
   } else {
     finding.condition = Condition::kBlip;
@@ -197,7 +200,6 @@ void LossEpisode::ReportTo(IncidentBook& book, const StepSignals& signals, doubl
   if (signals.moment.step != peak_step_) {
     if (const state::Incident* open = book.FindOpen(kSlot); open != nullptr) {
       finding.evidence = open->evidence;
-      if (spike_ && !diverging_ && open->condition == Condition::kLossSpike && clean_ == 0) finding.summary = open->summary;
     }
   }
   if (finding.evidence.empty() || signals.moment.step == peak_step_) {
@@ -222,6 +224,7 @@ void LossEpisode::CloseEpisode() {
   area_nats_ = 0;
   drops_ = 0;
   cause_rank_.reset();
+  cause_words_.clear();
 }
 
 void LossEpisode::OnAttempt(std::int64_t first_step, std::int64_t last_step) {
@@ -264,6 +267,7 @@ void LossEpisode::Save(StateWriter& out) const {
   out.Put(hopeless_);
   out.Put(cause_);
   out.PutOptional(cause_rank_);
+  out.PutText(cause_words_);
 }
 
 void LossEpisode::Restore(StateReader& in) {
@@ -293,6 +297,7 @@ void LossEpisode::Restore(StateReader& in) {
   hopeless_ = in.GetIn<std::int32_t>(0, kMax);
   cause_ = in.GetIn<std::uint8_t>(0, state::kSpikeCauses.size() - 1);
   cause_rank_ = in.GetOptional<std::uint32_t>();
+  cause_words_ = in.GetText(1024);
 }
 
 }  // namespace lossgauge::detect

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "server/detect/incident_book.h"
 #include "server/detect/policy.h"
@@ -51,6 +52,7 @@ class LossEpisode {
  private:
   void Begin(const StepSignals& signals, double residual, double limit);
   void Update(const StepSignals& signals, double residual, double limit, const Policy& policy);
+  void TakeCause(const SpikeCause& cause, const StepSignals& signals);
   void AcceptQuiet(double loss, double residual, double limit);
   void ReportTo(IncidentBook& book, const StepSignals& signals, double limit, const Policy& policy) const;
   void CloseEpisode();
@@ -82,6 +84,7 @@ class LossEpisode {
   std::int32_t hopeless_ = 0;  // in a row
   std::uint8_t cause_ = 0;   // index into state::kSpikeCauses
   std::optional<std::uint32_t> cause_rank_;
+  std::string cause_words_;  // as it was when the cause showed, at the highest of its points
 };
 
 }  // namespace lossgauge::detect

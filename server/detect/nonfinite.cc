@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "server/state/tensor_group.h"
 
 namespace lossgauge::detect {
 namespace {
@@ -26,19 +28,30 @@ struct Count {
 
 Count CountNonfinite(const state::JoinedStep& joined) {
   Count count;
+  // The ranks of a tensor-parallel group count the same rows: once for the group, and by whoever saw most.
+  struct Rows {
+    std::uint64_t loss = 0;
+    std::uint64_t grad = 0;
+  };
+  std::map<state::TensorGroup, Rows> groups;
   for (const state::RankSample& sample : joined.samples) {
     const lg_step_record& record = sample.record;
     const bool grad_norm = (record.present & LG_HAS_GRAD_NORM) != 0 && !std::isfinite(record.grad_norm);
     const bool reported = (record.present & LG_HAS_REPORTED_LOSS) != 0 && !std::isfinite(record.reported_loss);
     if (record.nonfinite_rows == 0 && record.nonfinite_grad_rows == 0 && !grad_norm && !reported) continue;
-    count.rows += record.nonfinite_rows;
-    count.grad_rows += record.nonfinite_grad_rows;
+    Rows& rows = groups[state::TensorGroupOf(sample.producer->layout)];
+    rows.loss = std::max(rows.loss, record.nonfinite_rows);
+    rows.grad = std::max(rows.grad, record.nonfinite_grad_rows);
     if (grad_norm) count.grad_norm = record.grad_norm;
     if (reported) count.reported_loss = record.reported_loss;
     ++count.ranks;
     if (record.nonfinite_rows > 0 || record.nonfinite_grad_rows > 0) {
       if (!count.rank) count.rank = sample.producer->layout.rank;
     }
+  }
+  for (const auto& [group, rows] : groups) {
+    count.rows += rows.loss;
+    count.grad_rows += rows.grad;
   }
   if (count.ranks != 1) count.rank.reset();
   return count;

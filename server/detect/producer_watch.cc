@@ -43,17 +43,6 @@ bool OfNewest(const state::Presence& presence, const LivenessReport& report) {
 
 }  // namespace
 
-const char* PhaseName(std::uint64_t phase) {
-  switch (phase) {
-    case LG_PHASE_TRAIN: return "train";
-    case LG_PHASE_WARM_UP: return "warm_up";
-    case LG_PHASE_EVALUATION: return "evaluation";
-    case LG_PHASE_CHECKPOINT: return "checkpoint";
-    case LG_PHASE_DATA_LOADING: return "data_loading";
-    default: return "other";
-  }
-}
-
 TimeNs FreshLimitNs(const Policy& policy, double median_step_seconds) {
   return Seconds(std::max(policy.fresh_seconds, policy.fresh_median_steps * median_step_seconds));
 }
@@ -67,6 +56,7 @@ TimeNs ProducerWatch::quiet_since_ns(TimeNs last_step_time_ns) const { return st
 void ProducerWatch::OnPresence(const state::Presence& presence, const Run& run, const Policy& policy, IncidentBook& book) {
   if (!presence.source_reachable) return;  // no knowledge: neither opens nor closes anything
   const Moment moment{presence.newest_attempt, run.last_step, presence.now_ns};
+  for (TimeNs* time : {&phase_seen_ns_, &conflict_since_ns_, &loss_seen_ns_}) *time = std::min(*time, presence.now_ns);  // clock set back
 
   int producers = 0;
   int closed = 0;

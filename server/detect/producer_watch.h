@@ -58,8 +58,6 @@ class ProducerWatch {
   std::optional<std::uint64_t> lost_total_;
 };
 
-const char* PhaseName(std::uint64_t phase);
-
 }  // namespace lossgauge::detect
 
 #endif  // LOSSGAUGE_SERVER_DETECT_PRODUCER_WATCH_H_

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/state/kinds.h"
+#include "server/state/tensor_group.h"
 
 namespace lossgauge::detect {
 namespace {
@@ -19,8 +20,6 @@ struct Hypothesis {
   double value;  // what would have been reported
   std::string words;
 };
-
-bool Counts(const lg_layout& layout) { return layout.has_loss != 0 && layout.tp.index == 0; }
 
 // In the order in which they are worth suspecting; the first that fits is named.
 std::vector<Hypothesis> Hypotheses(const state::JoinedStep& joined, const state::RankSample& reporter, double loss,
@@ -36,9 +35,10 @@ std::vector<Hypothesis> Hypotheses(const state::JoinedStep& joined, const state:
   std::optional<double> own;
   double all_tokens = 0;
   double micro_batches = 1;
-  for (const state::RankSample& sample : joined.samples) {
-    if (!Counts(sample.producer->layout)) continue;
-    const lg_step_record& record = sample.record;
+  const state::TensorGroup reporters = state::TensorGroupOf(reporter.producer->layout);
+  for (const state::RankSample* sample : state::CountedSamples(joined.samples)) {
+    const lg_step_record& record = sample->record;
+    const lg_layout& counted_layout = sample->producer->layout;
     ++counted;
     all_tokens += static_cast<double>(record.tokens);
     micro_batches = std::max(micro_batches, static_cast<double>(record.micro_batches));
@@ -46,8 +46,8 @@ std::vector<Hypothesis> Hypotheses(const state::JoinedStep& joined, const state:
     const double mean = lg_fixed128_to_double(record.nll_sum) / static_cast<double>(record.finite_tokens);
     mean_of_means += mean;
     ++means;
-    if (sample.producer->layout.dp.index == 0 && sample.producer->layout.cp.index == 0) rank_zero = mean;
-    if (sample.producer->layout.rank == reporter.producer->layout.rank) own = mean;
+    if (counted_layout.dp.index == 0 && counted_layout.cp.index == 0) rank_zero = mean;
+    if (state::TensorGroupOf(counted_layout) == reporters) own = mean;
   }
   const double tokens = static_cast<double>(joined.summary.finite_tokens);
   if (ranks > 1) {
@@ -135,6 +135,7 @@ std::optional<AccountingFinding> ReportedLossCheck::OnStep(const state::JoinedSt
   for (const state::RankSample& sample : joined.samples) {
     const lg_step_record& record = sample.record;
     if ((record.present & LG_HAS_REPORTED_LOSS) == 0 || !std::isfinite(record.reported_loss)) continue;
+    interval_ = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(record.reported_loss_interval, 2, kMaxInterval));
     const auto interval = Over(record.reported_loss_interval, summary.step);
     if (!interval) continue;
     const double auxiliary = std::isfinite(record.reported_loss_auxiliary) ? record.reported_loss_auxiliary : 0;
@@ -173,6 +174,32 @@ std::optional<AccountingFinding> ReportedLossCheck::OnStep(const state::JoinedSt
     return finding;
   }
   return std::nullopt;
+}
+
+void ReportedLossCheck::Save(StateWriter& out) const {
+  out.Put(interval_);
+  const std::size_t count = interval_ > kMaxSaved ? 0 : std::min<std::size_t>(interval_, steps_.size());
+  out.Put(static_cast<std::uint16_t>(count));
+  for (std::size_t i = steps_.size() - count; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
+    out.Put(step.step);
+    out.Put(step.loss);
+    out.Put(step.tokens);
+    out.PutOptional(std::isnan(step.objective) ? std::nullopt : std::optional<double>(step.objective));
+  }
+}
+
+void ReportedLossCheck::Restore(StateReader& in) {
+  interval_ = in.GetIn<std::uint32_t>(0, kMaxInterval);
+  const int count = in.GetIn<std::uint16_t>(0, kMaxSaved);
+  for (int i = 0; i < count && in.ok(); ++i) {
+    Step step;
+    step.step = in.GetStep();
+    step.loss = in.GetFinite();
+    step.tokens = in.GetFinite();
+    step.objective = in.GetBool() ? in.GetFinite() : std::nan("");
+    steps_.push_back(step);
+  }
 }
 
 }  // namespace lossgauge::detect

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "server/detect/accounting.h"
+#include "server/detect/state_codec.h"
 #include "server/state/joined_step.h"
 
 namespace lossgauge::detect {
@@ -14,13 +15,16 @@ namespace lossgauge::detect {
 // One unit in the last place of a dtype (LG_DTYPE_*) at `value`.
 double UlpOf(std::uint64_t dtype, double value);
 
-// Losses of the last steps, for trainers that log an average. Not part of the saved state: after a restart an interval is not judged until it
-// has been seen whole again.
+// Losses of the last steps, for trainers that log an average. Saved are as many as the trainer averages over, at most kMaxSaved; a longer
+// interval is not judged after a restart until it has been seen whole again.
 class ReportedLossCheck {
  public:
   // nullopt: nothing was reported, it is right, or it cannot be judged (ranks missing, interval not seen whole). Call at every step.
   std::optional<AccountingFinding> OnStep(const state::JoinedStep& joined);
   void OnAttempt() { steps_.clear(); }
+
+  void Save(StateWriter& out) const;
+  void Restore(StateReader& in);
 
   // A loss and an objective over the interval, both ways that an average can be meant.
   struct Interval {
@@ -32,6 +36,7 @@ class ReportedLossCheck {
 
  private:
   static constexpr std::size_t kMaxInterval = 1024;
+  static constexpr std::size_t kMaxSaved = 100;
   struct Step {
     std::int64_t step = 0;
     double loss = 0;
@@ -41,6 +46,7 @@ class ReportedLossCheck {
   std::optional<Interval> Over(std::uint64_t interval, std::int64_t last_step) const;
 
   std::deque<Step> steps_;
+  std::uint32_t interval_ = 0;  // as last reported, at least 2 (the step before is a hypothesis); 0 = nothing was reported yet
 };
 
 }  // namespace lossgauge::detect

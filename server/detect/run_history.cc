@@ -148,7 +148,7 @@ void RunHistory::Restore(StateReader& in) {
     record.last_step = in.GetStep();
     if (in.GetBool()) {
       Failure failure;
-      failure.condition = static_cast<state::Condition>(in.GetIn<std::uint8_t>(0, static_cast<std::uint8_t>(state::Condition::kCount) - 1));
+      failure.condition = static_cast<state::Condition>(in.GetIn<std::uint8_t>(0, static_cast<std::uint8_t>(state::Condition::kCount)));
       failure.step = in.GetStep();
       record.failure = failure;
     }

@@ -15,7 +15,7 @@ namespace lossgauge::detect {
 
 // A failure that asks for a restart: what, and at which step.
 struct Failure {
-  state::Condition condition = state::Condition::kCount;
+  state::Condition condition = state::Condition::kCount;  // kCount: the job declared it
   std::int64_t step = 0;
 };
 

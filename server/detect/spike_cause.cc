@@ -1,5 +1,6 @@
 #include "server/detect/spike_cause.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -8,8 +9,23 @@
 
 namespace lossgauge::detect {
 
+namespace {
+
+constexpr int kLogitLead = 2;  // newest steps among which max|z| explains the loss
+
+// Factors can be beyond a float's range, and a saved state holds finite numbers only.
+float ToFloat(double value) { return static_cast<float>(std::clamp(value, 0.0, 1e30)); }
+
+}  // namespace
+
 void SignalTrail::Push(const StepSignals& signals) {
-  for (int i = kLength - 1; i > 0; --i) flags_[i] = flags_[i - 1];
+  for (int i = kLength - 1; i > 0; --i) {
+    flags_[i] = flags_[i - 1];
+    logits_[i] = logits_[i - 1];
+    learning_rate_factors_[i] = learning_rate_factors_[i - 1];
+  }
+  logits_[0] = {ToFloat(signals.max_abs_logit.value_or(0)), ToFloat(signals.logit_factor)};
+  learning_rate_factors_[0] = ToFloat(signals.learning_rate_factor);
   flags_[0] = static_cast<std::uint8_t>((signals.grad_high ? kGrad : 0) | (signals.logit_high ? kLogit : 0) |
                                         (signals.learning_rate_factor >= 2 ? kLearningRate : 0));
   if (size_ < kLength) ++size_;
@@ -36,23 +52,42 @@ bool SignalTrail::LogitHigh(int steps) const {
   return false;
 }
 
+SignalTrail::Logit SignalTrail::LargestLogit(int steps) const {
+  Logit largest;
+  for (int i = 0; i < size_ && i < steps; ++i) {
+    if (logits_[i].factor > largest.factor) largest = logits_[i];
+  }
+  return largest;
+}
+
+double SignalTrail::LargestLearningRateFactor() const {
+  return size_ == 0 ? 0 : *std::max_element(learning_rate_factors_.begin(), learning_rate_factors_.begin() + size_);
+}
+
 void SignalTrail::Save(StateWriter& out) const {
   out.Put(static_cast<std::uint8_t>(size_));
-  for (const std::uint8_t flags : flags_) out.Put(flags);
+  for (int i = 0; i < size_; ++i) {
+    out.Put(flags_[i]);
+    out.Put(logits_[i].max_abs);
+    out.Put(logits_[i].factor);
+    out.Put(learning_rate_factors_[i]);
+  }
 }
 
 void SignalTrail::Restore(StateReader& in) {
   size_ = in.GetIn<std::uint8_t>(0, kLength);
-  for (std::uint8_t& flags : flags_) flags = in.GetIn<std::uint8_t>(0, 7);
+  for (int i = 0; i < size_; ++i) {
+    flags_[i] = in.GetIn<std::uint8_t>(0, 7);
+    logits_[i].max_abs = in.GetIn<float>(0, 1.1e30f);
+    logits_[i].factor = in.GetIn<float>(0, 1.1e30f);
+    learning_rate_factors_[i] = in.GetIn<float>(0, 1.1e30f);
+  }
 }
 
 SpikeCause FindSpikeCause(const StepSignals& signals, const SignalTrail& trail, double center, double threshold) {
   // A learning rate that doubled explains high logits as well.
   if (trail.LearningRateJumped()) return {state::kCauseOptimizer, std::nullopt};
-  if (trail.LogitHigh(2)) {
-    std::optional<std::uint32_t> rank;
-    return {state::kCauseLogitBlowup, rank};
-  }
+  if (trail.LogitHigh(kLogitLead)) return {state::kCauseLogitBlowup, std::nullopt};
   if (signals.tokens_odd) return {state::kCauseData, std::nullopt};
   const auto& ranks = signals.joined->summary.rank_steps;
   std::optional<std::uint32_t> alone;
@@ -71,10 +106,10 @@ SpikeCause FindSpikeCause(const StepSignals& signals, const SignalTrail& trail, 
   return {state::kCauseUnexplained, std::nullopt};
 }
 
-std::string DescribeCause(const SpikeCause& cause, const StepSignals& signals) {
+std::string DescribeCause(const SpikeCause& cause, const StepSignals& signals, const SignalTrail& trail) {
   if (cause.cause == state::kCauseLogitBlowup) {
-    return absl::StrFormat("max|z| jumped with it (%.3g, %.1f times its usual value)", signals.max_abs_logit.value_or(0),
-                           signals.logit_factor);
+    const SignalTrail::Logit logit = trail.LargestLogit(kLogitLead);
+    return absl::StrFormat("max|z| jumped with it (%.3g, %.1f times its usual value)", logit.max_abs, logit.factor);
   }
   if (cause.cause == state::kCauseData) {
     return absl::StrFormat("the step had %.2g times the usual number of unmasked tokens: look at the data or the masking",
@@ -84,8 +119,8 @@ std::string DescribeCause(const SpikeCause& cause, const StepSignals& signals) {
     return absl::StrFormat("rank %d alone is high: look at its batch, then at its device", cause.rank.value_or(0));
   }
   if (cause.cause == state::kCauseOptimizer) {
-    if (signals.learning_rate_factor >= 2) {
-      return absl::StrFormat("the learning rate had just risen %.1f times", signals.learning_rate_factor);
+    if (trail.LearningRateJumped()) {
+      return absl::StrFormat("the learning rate had just risen %.1f times", trail.LargestLearningRateFactor());
     }
     return "the gradient norm rose first: an optimisation instability";
   }

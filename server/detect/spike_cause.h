@@ -26,6 +26,13 @@ class SignalTrail {
   bool LearningRateJumped() const;
   // Of the newest `steps` steps.
   bool LogitHigh(int steps) const;
+  struct Logit {
+    float max_abs = 0;
+    float factor = 0;
+  };
+  // The largest jump of the newest `steps` steps.
+  Logit LargestLogit(int steps) const;
+  double LargestLearningRateFactor() const;
   void Clear() { size_ = 0; }
 
   void Save(StateWriter& out) const;
@@ -34,14 +41,16 @@ class SignalTrail {
  private:
   enum : std::uint8_t { kGrad = 1, kLogit = 2, kLearningRate = 4 };
   std::array<std::uint8_t, kLength> flags_{};  // newest first
+  std::array<Logit, kLength> logits_{};
+  std::array<float, kLength> learning_rate_factors_{};
   int size_ = 0;
 };
 
 // `center` and `threshold` are the loss baseline's: a rank is alone to blame if only its own loss lies beyond.
 SpikeCause FindSpikeCause(const StepSignals& signals, const SignalTrail& trail, double center, double threshold);
 
-// Words for a person: "max|z| jumped 2.1 times with it".
-std::string DescribeCause(const SpikeCause& cause, const StepSignals& signals);
+// Words for a person, from the step at which the cause was found and those before it: "max|z| jumped with it (41, 2.1 times its usual value)".
+std::string DescribeCause(const SpikeCause& cause, const StepSignals& signals, const SignalTrail& trail);
 
 // worst_row and worst_logit of the step, and the factors.
 void AddPlaces(const StepSignals& signals, std::vector<state::Evidence>& evidence);

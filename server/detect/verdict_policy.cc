@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "server/detect/producer_watch.h"
 #include "server/state/kinds.h"
+#include "server/state/run.h"
 
 namespace lossgauge::detect {
 namespace {
@@ -19,6 +20,7 @@ using state::TimeNs;
 using state::Verdict;
 
 constexpr std::size_t kMaxEvidence = 24;
+constexpr TimeNs kClockSlackNs = 1'000'000'000;  // what a clock may be slewed back while it runs
 
 std::string Duration(TimeNs ns) {
   const double seconds = static_cast<double>(std::max<TimeNs>(0, ns)) / 1e9;
@@ -132,8 +134,12 @@ class Decision {
 
   TimeNs StepAge() const { return facts_.last_step_time_ns == 0 ? INT64_MAX : now_ns_ - facts_.last_step_time_ns; }
   TimeNs FreshNs() const { return FreshLimitNs(policy_, facts_.median_step_seconds); }
-  bool Fresh() const { return StepAge() <= FreshNs(); }
-  bool PresenceKnown() const { return facts_.presence_ns != 0 && now_ns_ - facts_.presence_ns <= static_cast<TimeNs>(policy_.presence_seconds * 1e9); }
+  // A time in the future says nothing about the present: the clock was set back, perhaps while nobody was looking.
+  static bool Within(TimeNs age, TimeNs limit) { return age >= -kClockSlackNs && age <= limit; }
+  bool Fresh() const { return facts_.last_step_time_known && Within(StepAge(), FreshNs()); }
+  bool PresenceKnown() const {
+    return facts_.presence_ns != 0 && Within(now_ns_ - facts_.presence_ns, static_cast<TimeNs>(policy_.presence_seconds * 1e9));
+  }
 
   // UNKNOWN: there is nothing to judge by.
   bool Blind() {
@@ -157,7 +163,7 @@ class Decision {
               ? absl::StrCat("Stale: no word of the job's processes for ", Duration(now_ns_ - last), " and no step yet")
               : absl::StrCat("Stale: the last word of this run is ", Duration(now_ns_ - last), " old (step ", facts_.last_step,
                              "); nothing is known about the job now"));
-      verdict_.since_ns = last;
+      verdict_.since_ns = std::min(last, now_ns_);
       CiteAge();
       return true;
     }
@@ -216,13 +222,12 @@ class Decision {
         if (incident->condition == failure->condition && AsksForRestart(*incident)) cause = incident;
       }
     }
-    if (failure || facts_.failed) {
-      const Failure what = failure.value_or(Failure{Condition::kCount, facts_.last_step});
+    if (failure) {
       const auto span = static_cast<std::int64_t>(policy_.repeat_failure_span_steps);
-      if (const AttemptRecord* before = failure ? facts_.history->SameFailureBefore(*failure, span) : nullptr) {
+      if (const AttemptRecord* before = facts_.history->SameFailureBefore(*failure, span)) {
+        const std::string what = failure->condition == Condition::kCount ? "declared by the job" : std::string(state::ConditionName(failure->condition));
         return Halt(state::kReasonRepeatedFailure, cause,
-                    absl::StrCat("The same failure at the same step after a restart: ", std::string(state::ConditionName(what.condition)), " at step ",
-                                 what.step, ", as in attempt '", before->attempt, "' (step ", before->failure->step,
+                    absl::StrCat("The same failure at the same step after a restart: ", what, " at step ", failure->step, ", as in attempt '", before->attempt, "' (step ", before->failure->step,
                                  "). Another restart would end the same way: look at the code, the data of that step or the machine"));
       }
       const int stuck = facts_.history->AttemptsWithoutProgress();
@@ -290,15 +295,18 @@ class Decision {
       AddEvidence("steps", 0, "steps");
       return true;
     }
-    Say(Action::kUnknown, state::kReasonStale, absl::StrCat("Stale: the last step (", facts_.last_step, ") is ", Duration(StepAge()), " old"));
-    verdict_.since_ns = facts_.last_step_time_ns;
+    const bool known = facts_.last_step_time_known && StepAge() >= 0;
+    Say(Action::kUnknown, state::kReasonStale,
+        known ? absl::StrCat("Stale: the last step (", facts_.last_step, ") is ", Duration(StepAge()), " old")
+              : absl::StrCat("Stale: the clock was set back since the last step (", facts_.last_step, "); its age is not known"));
+    verdict_.since_ns = std::min(facts_.last_step_time_ns, now_ns_);
     CiteAge();
     return true;
   }
 
   bool WatchPhase() {
     if (facts_.phase == LG_PHASE_TRAIN) return false;
-    const std::string phase = PhaseName(facts_.phase);
+    const std::string phase = state::PhaseName(facts_.phase);
     Say(Action::kWatch, state::kReasonPhase,
         absl::StrCat("The job declared the phase '", phase, "' ", Duration(now_ns_ - facts_.phase_since_ns), " ago; no steps are expected meanwhile"));
     verdict_.escalates = absl::StrCat("counts as a stall if the phase lasts longer than ", Duration(static_cast<TimeNs>(policy_.phase_limit_seconds * 1e9)));
@@ -379,8 +387,9 @@ std::optional<Failure> FailureOf(const RunFacts& facts) {
     // What damaged the model comes before what ended the job.
     if (first == nullptr || (DamagesModel(incident->condition) && !DamagesModel(first->condition))) first = incident;
   }
-  if (first == nullptr) return std::nullopt;
-  return Failure{first->condition, first->onset_step};
+  if (first != nullptr) return Failure{first->condition, first->onset_step};
+  if (facts.failed) return Failure{Condition::kCount, facts.last_step};  // no condition seen, but the job's own word
+  return std::nullopt;
 }
 
 std::int64_t LastGoodStep(const RunFacts& facts) {

@@ -19,6 +19,7 @@ struct RunFacts {
   std::string attempt;
   std::int64_t last_step = -1;  // of the attempt; -1 = none
   state::TimeNs last_step_time_ns = 0;  // receive time; 0 = none
+  bool last_step_time_known = true;     // false: the clock was set back behind it, the step's age is at least what the time says
   state::TimeNs first_seen_ns = 0;      // 0 = never seen
   state::TimeNs presence_ns = 0;        // last look at the producers; 0 = none
   bool source_reachable = true;
@@ -38,7 +39,8 @@ struct RunFacts {
   const RunHistory* history = nullptr;       // never null
 };
 
-// The incident that damaged the model or ended the job, if one did: the first critical one that asks for a restart.
+// The incident that damaged the model or ended the job, if one did: the first critical one that asks for a restart. A job that declared its
+// failure without any such incident failed with kCount at its last step.
 std::optional<Failure> FailureOf(const RunFacts& facts);
 // The last step of which nothing bad is known.
 std::int64_t LastGoodStep(const RunFacts& facts);

@@ -106,6 +106,34 @@ TEST_F(Accounting, AnIntervalIsJudgedOnlyOnceItWasSeenWhole) {
   EXPECT_TRUE(job.IsOpen(Condition::kAccounting, "reported_loss")) << "should be 4 now";
 }
 
+TEST_F(Accounting, AnIntervalSeenBeforeARestartStillCounts) {
+  JudgeScript job;
+  const auto report = [&](double loss, double reported) {
+    job.Step({.loss = loss, .reported_loss = reported, .edit = [](std::uint32_t, lg_step_record& record) { record.reported_loss_interval = 3; }});
+  };
+  report(2, 9);
+  report(3, 9);
+  report(4, 3);
+  job.Restart();
+  report(5, 3);
+  EXPECT_TRUE(job.IsOpen(Condition::kAccounting, "reported_loss")) << "should be 4, from two steps before the restart and one after it";
+}
+
+TEST_F(Accounting, ARankOtherThanTheGroupsFirstThatReportsItsOwnLossIsNamed) {
+  JudgeScript job(detect::DefaultPolicies().defaults, 2, 2);
+  job.Step({.loss = 2, .edit = [](std::uint32_t rank, lg_step_record& record) {
+              if (rank >= 2) record.nll_sum = lg_fixed128_from_double(4.0 * 1024);
+              if (rank != 3) return;
+              record.present |= LG_HAS_REPORTED_LOSS;
+              record.reported_loss = 4;
+              record.reported_loss_dtype = LG_DTYPE_FP32;
+              record.reported_loss_interval = 1;
+            }});
+  const auto incident = job.FindOpen(Condition::kAccounting, "reported_loss");
+  ASSERT_TRUE(incident);
+  EXPECT_NE(incident->summary.find("own loss"), std::string::npos) << incident->summary;
+}
+
 // The denominator, for D = 13 over four ranks.
 class Denominator : public ::testing::Test {
  protected:

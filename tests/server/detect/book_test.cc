@@ -59,6 +59,16 @@ TEST_F(Book, WhatBeganLongBeforeARootIsNoSymptomOfIt) {
   EXPECT_EQ(HiddenBy(Condition::kAccounting), "");
 }
 
+TEST_F(Book, ARootHidesNothingWorseThanItself) {
+  book.Report({Condition::kNonfinite}, Of(Condition::kNonfinite, 100), {"1", 100, 1});
+  book.Report({Condition::kDivergence}, Of(Condition::kDivergence, 110, Severity::kWarning), {"1", 110, 1});
+  EXPECT_EQ(HiddenBy(Condition::kDivergence), Id(Condition::kNonfinite));
+  book.Report({Condition::kDivergence}, Of(Condition::kDivergence, 110, Severity::kCritical), {"1", 111, 1});
+  EXPECT_EQ(HiddenBy(Condition::kDivergence), "");
+  book.Report({Condition::kNonfinite}, Of(Condition::kNonfinite, 100, Severity::kCritical), {"1", 112, 1});
+  EXPECT_EQ(HiddenBy(Condition::kDivergence), Id(Condition::kNonfinite));
+}
+
 TEST_F(Book, ChangesAreToldOnceAndAnAgeingIncidentOnlyNowAndThen) {
   Report(Condition::kStall, 100, 1'000'000'000);
   EXPECT_EQ(book.TakeChanged().size(), 1u);

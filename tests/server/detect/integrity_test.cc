@@ -109,6 +109,32 @@ TEST_F(Integrity, AGroupWithoutAllItsRanksIsNotJudged) {
                                                    }})).empty());
 }
 
+// Experts that reuse the ranks of the data axis, as they usually do, split no tensor-parallel group.
+TEST_F(Integrity, ExpertsThatAreNoAxisOfTheirOwnSplitNoGroup) {
+  JudgeScript job(detect::DefaultPolicies().defaults, 1, 2);
+  state::JoinedStep step = job.MakeStep({.loss = 2, .edit = [](std::uint32_t rank, lg_step_record& record) { record.nll_sum.lo += rank; }});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    auto info = std::make_shared<state::ProducerInfo>(*step.samples[rank].producer);
+    info->layout.ep = {2, static_cast<std::uint32_t>(rank)};
+    step.samples[rank].producer = info;
+  }
+  EXPECT_EQ(detect::CheckIntegrity(step).size(), 1u);
+}
+
+TEST_F(Integrity, AStepThatCannotBeJudgedIsNeitherGoodNorBad) {
+  JudgeScript job(detect::DefaultPolicies().defaults, 1, 2);
+  const auto broken = [&job] { job.Step({.loss = 2, .edit = [](std::uint32_t rank, lg_step_record& record) { record.nll_sum.lo += rank; }}); };
+  broken();
+  for (int i = 0; i < 60; ++i) job.Step({.loss = 2, .missing_ranks = {1}});
+  EXPECT_TRUE(job.IsOpen(Condition::kIntegrity)) << "nobody has seen the ranks agree since";
+  broken();
+  EXPECT_EQ(job.FindOpen(Condition::kIntegrity)->severity, state::Severity::kWarning);
+  broken();
+  EXPECT_EQ(job.FindOpen(Condition::kIntegrity)->severity, state::Severity::kCritical) << "the third of the last three that could be judged";
+  job.Steps(30, 2);
+  EXPECT_FALSE(job.IsOpen(Condition::kIntegrity));
+}
+
 TEST_F(Integrity, HaltsAtTheThirdBrokenStepOfFiveAndNotAtTheSecond) {
   JudgeScript job(detect::DefaultPolicies().defaults, 2, 4);
   for (int i = 0; i < 60; ++i) job.Step({.loss = 2.2});

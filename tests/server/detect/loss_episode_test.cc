@@ -95,6 +95,35 @@ TEST(LossEpisode, ASpikeInASteepInitialDescentIsSeen) {
   }
 }
 
+// What a person or a program is told must not flicker: one spike with its echo, on ranks of which each in turn has the largest logit.
+TEST(LossEpisode, OneSpikeChangesTheVerdictAFewTimesOnly) {
+  JudgeScript job(detect::DefaultPolicies().defaults, 4);
+  Noise logits(3, 0.02);
+  state::Verdict before;
+  std::vector<std::string> changes;
+  const auto step = [&](double loss, double grad_norm, double logit) {
+    job.Step({.loss = loss + 0.02 * job.noise.Next(), .grad_norm = grad_norm * std::exp(0.08 * job.noise.Next()), .edit = [&](std::uint32_t rank, lg_step_record& record) {
+                record.max_abs_logit = logit * std::exp(logits.Next()) * (1 + 1e-3 * rank);
+              }});
+    job.Look();
+    const state::Verdict now = job.Verdict();
+    if (state::DiffersInSubstance(before, now)) {
+      changes.push_back(std::to_string(job.next_step - 1) + " " + std::string(state::ActionName(now.action)));
+      for (const auto& code : now.reason_codes) changes.back() += " " + code;
+      if (now.rank_at_fault) changes.back() += " rank " + std::to_string(*now.rank_at_fault);
+    }
+    before = now;
+  };
+  for (int i = 0; i < 300; ++i) step(2.2, 0.24, 20);
+  changes.clear();
+  const double echo[] = {5.1, 4.5, 3.6, 3.0, 2.7, 2.9, 2.5, 2.6, 2.4, 2.45, 2.3, 2.35};
+  for (int i = 0; i < 12; ++i) step(echo[i], i < 8 ? 4 - 0.4 * i : 0.3, i < 6 ? 45 - 3 * i : 20);
+  for (int i = 0; i < 275; ++i) step(2.2, 0.24, 20);
+  std::string text;
+  for (const std::string& change : changes) text += "\n  " + change;
+  EXPECT_LE(changes.size(), 6u) << text;
+}
+
 TEST(LossEpisode, AHundredThousandCleanCorrelatedStepsRaiseNothing) {
   for (const double sd : {0.0006, 0.037, 0.44}) {
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {

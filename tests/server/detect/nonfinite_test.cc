@@ -73,6 +73,19 @@ TEST(Nonfinite, PersistsAtTheFifthStepInARowAndNotAtTheFourth) {
   EXPECT_EQ(verdict.skip->last, 104);
 }
 
+TEST(Nonfinite, TheRanksOfATensorParallelGroupCountTheSameRowsOnce) {
+  const auto rows = [](const StepValues& values) {
+    JudgeScript job(detect::DefaultPolicies().defaults, 2, 4);
+    job.Step(values);
+    const state::Incident incident = *job.FindOpen(Condition::kNonfinite);
+    return std::pair(incident.evidence[0].value, incident.evidence[1].value);
+  };
+  EXPECT_EQ(rows({.loss = 2, .nonfinite_rows = 3}), std::pair(6.0, 0.0)) << "three of each of two groups";
+  EXPECT_EQ(rows({.loss = 2, .edit = [](std::uint32_t rank, lg_step_record& record) { record.nonfinite_grad_rows = rank == 2 ? 5 : 0; }}),
+            std::pair(0.0, 5.0))
+      << "seen in the shard of a rank that is not the group's first";
+}
+
 TEST(Nonfinite, NamesTheRankThatIsAlone) {
   JudgeScript job(detect::DefaultPolicies().defaults, 4);
   job.Step({.loss = 2, .edit = [](std::uint32_t rank, lg_step_record& record) {

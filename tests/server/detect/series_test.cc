@@ -228,6 +228,18 @@ TEST_F(Cause, AJumpOfTheLargestLogitIsALogitBlowupAndItsPlaceIsNamed) {
   EXPECT_TRUE(row);
 }
 
+TEST_F(Cause, TheWordsAreThoseOfThePeakWhileTheLossRecovers) {
+  job.Step({.loss = 4.2, .grad_norm = 0.24, .max_abs_logit = 80, .learning_rate = 1e-3});
+  job.Step({.loss = 4.1, .grad_norm = 0.24, .max_abs_logit = 20, .learning_rate = 1e-3});
+  ASSERT_EQ(Kind(), "logit_blowup");
+  for (int i = 0; i < 12; ++i) {
+    const std::string summary = job.FindOpen(Condition::kLossSpike)->summary;
+    EXPECT_NE(summary.find("max|z| jumped with it (80, 3.9"), std::string::npos) << summary;
+    EXPECT_EQ(summary.find("; recovering") != std::string::npos, i > 0) << summary;
+    job.Step({.loss = 2.2, .grad_norm = 0.24, .max_abs_logit = 20, .learning_rate = 1e-3});
+  }
+}
+
 TEST_F(Cause, AJumpOfTheTokenCountIsTheData) {
   job.tokens = 300;
   for (int i = 0; i < 2; ++i) job.Step({.loss = 4, .grad_norm = 0.24, .max_abs_logit = 20, .learning_rate = 1e-3});

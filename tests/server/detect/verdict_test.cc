@@ -118,6 +118,89 @@ TEST(Verdict, ANanBurstOfOneStepIsWatchedAndPasses) {
   EXPECT_EQ(job.Verdict().action, Action::kContinue);
 }
 
+TEST(Verdict, AnOverflowNowAndThenHidesNoDivergence) {
+  JudgeScript job;
+  job.Steps(200, 2.2);
+  job.Checkpoint(150, "/ckpt/150");
+  job.Look();
+  for (int i = 0; i < 130; ++i) {
+    if (i % 10 == 0) {
+      job.Step({.loss = 9, .edit = [](std::uint32_t, lg_step_record& record) { record.nonfinite_grad_rows = 3; }});
+    } else {
+      job.Steps(1, 9);
+    }
+  }
+  const state::Verdict verdict = job.Verdict();
+  EXPECT_EQ(verdict.action, Action::kRestart) << verdict.reason;
+  EXPECT_EQ(Code(verdict), "divergence");
+}
+
+TEST(Verdict, AnOverflowNowAndThenHidesNoBrokenReduction) {
+  JudgeScript job(detect::DefaultPolicies().defaults, 1, 2);
+  job.Steps(100, 2.2);
+  job.Look();
+  for (int i = 0; i < 8; ++i) {
+    job.Step({.loss = 2.2, .edit = [i](std::uint32_t rank, lg_step_record& record) {
+                if (i == 0) record.nonfinite_grad_rows = 3;
+                if (rank == 1) record.nll_sum.lo += 1;
+              }});
+  }
+  EXPECT_EQ(job.Verdict().action, Action::kHalt) << job.Verdict().reason;
+}
+
+// The wall clock was set back between two lives of the sidecar: what was restored lies in the future.
+TEST(Verdict, ATimeInTheFutureIsNeverFresh) {
+  JudgeScript job;
+  job.Steps(100, 2.2);
+  job.Look();
+  EXPECT_EQ(job.Verdict().action, Action::kContinue);
+  job.Restart();
+  job.Wait(-3600);
+  EXPECT_EQ(job.Verdict().action, Action::kUnknown) << "before the first look";
+  job.Look();
+  EXPECT_EQ(job.Verdict().action, Action::kUnknown) << "the processes are alive, but no step of now is known";
+  EXPECT_EQ(Code(job.Verdict()), "stale");
+  ExpectComplete(job.Verdict());
+  job.Restart();
+  EXPECT_EQ(job.Verdict().action, Action::kUnknown) << "and once more";
+  job.Steps(1, 2.2);
+  EXPECT_EQ(job.Verdict().action, Action::kContinue);
+  job.WaitLooking(100);
+  EXPECT_EQ(job.Verdict().action, Action::kWatch);
+  EXPECT_EQ(Code(job.Verdict()), "stall");
+}
+
+TEST(Verdict, AStallIsSeenThoughTheClockWasSetBackBehindTheLastStep) {
+  JudgeScript job;
+  job.Steps(100, 2.2);
+  job.WaitLooking(20, [](std::uint32_t, LivenessReport& report) { report.phase = LG_PHASE_EVALUATION; });
+  job.Wait(-3600);
+  job.WaitLooking(100);
+  EXPECT_TRUE(job.IsOpen(Condition::kStall));
+  job.WaitLooking(900);
+  EXPECT_EQ(job.Verdict().action, Action::kRestart) << job.Verdict().reason;
+}
+
+TEST(Verdict, TheSameDeclaredFailureAtTheSameStepHaltsAndAnotherDoesNot) {
+  const auto fail = [](std::uint32_t, LivenessReport& report) {
+    report.producer_state = ProducerState::kEnded;
+    report.closed = LG_CLOSE_FAILED;
+  };
+  for (const int steps : {50, 150}) {  // of the second attempt, which begins at step 150
+    JudgeScript job;
+    job.Steps(200, 2.2);
+    job.Look(fail);
+    EXPECT_EQ(job.Verdict().action, Action::kRestart);
+    job.NewAttempt("2", 150);
+    job.Steps(1, 2.2);
+    job.Restart();
+    job.Steps(steps - 1, 2.2);
+    job.Look(fail);
+    EXPECT_EQ(job.Verdict().action, steps == 50 ? Action::kHalt : Action::kRestart) << job.Verdict().reason;
+    EXPECT_EQ(Code(job.Verdict()), steps == 50 ? "repeated_failure" : "failed");
+  }
+}
+
 TEST(Verdict, ATenMinuteEvaluationIsWatched) {
   JudgeScript job;
   job.Steps(100, 2.2);
