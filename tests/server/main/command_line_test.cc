@@ -71,6 +71,8 @@ TEST_F(CommandLineTest, WhatIsWrongIsNamedAndEndsWithTwo) {
       {{"sidecar", "--mode=maybe"}, "mode"},
       {{"sidecar", "--ring_dir="}, "ring_dir"},
       {{"sidecar", "--ring_dir"}, "ring_dir"},
+      {{"sidecar", "--ring_dir=,,"}, "ring_dir"},
+      {{"sidecar", "--reclaim", "--no_such_flag"}, "no_such_flag"},
       {{"sidecar", "--history_mebibytes=1"}, "history_mebibytes"},
   };
   for (const auto& c : cases) {
