@@ -127,7 +127,11 @@ void RingSource::MarkVanished(const std::string& directory, const std::set<std::
     return base.size() > directory.size() && base[directory.size()] == '/' && base.starts_with(directory) &&
            base.find('/', directory.size() + 1) == std::string::npos && !present.contains(base);
   };
-  std::erase_if(candidates_, [&](const auto& entry) { return is_gone(entry.first); });
+  std::erase_if(candidates_, [&](const auto& entry) {
+    if (!is_gone(entry.first)) return false;
+    if (entry.second.leave_alone) vanished_candidates_.push_back(entry.second.segment);
+    return true;
+  });
   for (auto& [base, attached] : attached_) {
     if (is_gone(base)) attached.vanished = true;
   }
@@ -191,6 +195,7 @@ void RingSource::AttachCandidates(state::RecordSink& sink, const state::CursorLo
     if (candidate.last_cause == "refused") stats_.names_repaired = repaired_before;  // counted at the first try
     if (cursors.FindCursor(segment->info()->segment).ended) {
       candidate.leave_alone = true;
+      candidate.segment = segment->info()->segment;
       continue;
     }
     const bool alive = segment->ProbeLock() != LockState::kFree;
@@ -223,6 +228,7 @@ void RingSource::AttachCandidates(state::RecordSink& sink, const state::CursorLo
 
 // What is over: files gone and everything delivered, or the run is over and the file lingers.
 void RingSource::Forget(state::RecordSink& sink, state::TimeNs now_ns) {
+  for (const state::SegmentId& segment : std::exchange(vanished_candidates_, {})) sink.OnProducerGone(segment, now_ns);
   for (auto it = attached_.begin(); it != attached_.end();) {
     Attached& attached = it->second;
     if (attached.vanished && attached.segment->finished()) {
@@ -315,7 +321,11 @@ state::PollResult RingSource::Poll(state::RecordSink& sink, const state::CursorL
       // Its run was let go; the file lingers.
       Candidate& candidate = candidates_[it->first];
       candidate.leave_alone = true;
-      if (it->second.vanished) candidates_.erase(it->first);
+      candidate.segment = info.segment;
+      if (it->second.vanished) {
+        vanished_candidates_.push_back(info.segment);
+        candidates_.erase(it->first);
+      }
       attached_.erase(it);
     }
   }

@@ -47,6 +47,7 @@ class RingSource final : public state::RecordSource {
     std::int64_t pause_ns = 0;
     std::string last_cause;
     bool leave_alone = false;  // delivered before, or its run is over
+    state::SegmentId segment;  // of one to be left alone: its cursor goes when its file does
   };
   struct Attached {
     std::unique_ptr<Segment> segment;
@@ -79,6 +80,7 @@ class RingSource final : public state::RecordSource {
   state::TimeNs next_stat_ns_ = 0;
   std::map<std::string, Candidate> candidates_;
   AttachedMap attached_;
+  std::vector<state::SegmentId> vanished_candidates_;  // left alone, and now their files are gone
   state::SourceStats stats_;
 };
 

@@ -9,7 +9,7 @@
 namespace lossgauge::main {
 
 struct Pipeline::Answer {
-  std::function<void()> give;
+  std::function<void(const absl::Status& durable)> give;
 };
 
 Pipeline::Pipeline(const PipelineOptions& options, state::Clock* clock, state::RunBook* book, state::Store* store,
@@ -23,17 +23,26 @@ void Pipeline::HandleMailbox() {
       [this](state::Mailbox::Acknowledge& request, state::Mailbox::AcknowledgeDone& done) {
         auto incident = std::make_shared<state::Incident>();
         const absl::Status status = book_->Acknowledge(request, incident.get());
-        answers_.push_back({[status, incident, done = std::move(done)] { done(status, status.ok() ? incident.get() : nullptr); }});
+        answers_.push_back({[status, incident, done = std::move(done)](const absl::Status& durable) {
+          const absl::Status& answer = status.ok() ? durable : status;
+          done(answer, answer.ok() ? incident.get() : nullptr);
+        }});
       },
       [this](state::Mailbox::Report& request, state::Mailbox::ReportDone& done) {
         std::uint64_t entries = 0;
         const absl::Status status = book_->Report(request, &entries);
-        answers_.push_back({[status, entries, done = std::move(done)] { done(status, entries); }});
+        answers_.push_back({[status, entries, done = std::move(done)](const absl::Status& durable) {
+          done(status.ok() ? durable : status, entries);
+        }});
       });
 }
 
 void Pipeline::AnswerMailbox() {
-  for (const Answer& answer : std::exchange(answers_, {})) answer.give();
+  absl::Status durable;
+  if (!commit_error_.empty()) {
+    durable = absl::UnavailableError("taken, but it cannot be written to the state store now, and a restart before it can would lose it: " + commit_error_);
+  }
+  for (const Answer& answer : std::exchange(answers_, {})) answer.give(durable);
 }
 
 bool Pipeline::Commit(state::TimeNs now_ns) {

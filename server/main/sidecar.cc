@@ -84,12 +84,14 @@ absl::Status Sidecar::Start() {
   store_options.directory = flags_.state_dir;
   store_options.max_bytes = flags_.history_bytes;
   store_options.max_age_ns = flags_.history_age_ns;
+  if (!flags_.state_dir.empty()) {
+    // Before the database is looked at: what another process is writing must not be taken for damaged.
+    if (const absl::Status status = state::MakeStateDirectory(flags_.state_dir); !status.ok()) return status;
+    if (const absl::Status status = LockStateDirectory(flags_.state_dir); !status.ok()) return status;
+  }
   auto store = state::Store::Open(store_options);
   if (!store.ok()) return store.status();
   p.store = *std::move(store);
-  if (!flags_.state_dir.empty()) {
-    if (const absl::Status status = LockStateDirectory(flags_.state_dir); !status.ok()) return status;
-  }
   if (!p.store->open_note().empty()) spdlog::error("{}", p.store->open_note());
 
   state::RunBookOptions book_options;
@@ -101,6 +103,9 @@ absl::Status Sidecar::Start() {
   book_options.max_recent_steps = flags_.max_steps;
   p.book = std::make_unique<state::RunBook>(book_options, p.judges.get(), p.store.get(), p.clock.NowNs());
   if (const absl::Status status = p.book->Load(p.clock.NowNs()); !status.ok()) return status;
+  if (p.book->runs_from_future() > 0) {
+    spdlog::warn("the clock was set back: {} runs were last written in what is now the future; their times count as now", p.book->runs_from_future());
+  }
 
   ingest::RingSourceOptions source_options;
   source_options.directories = flags_.ring_dirs;

@@ -56,6 +56,7 @@ std::string Attempt::AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptio
   state.slot = slot;
   slots_.push_back(std::move(slot));
   newest_producer_ns_ = now_ns;
+  TrimSlots();
   return "";
 }
 
@@ -204,6 +205,13 @@ void Attempt::FinishStep(JoinedStep* joined, TimeNs now_ns) {
   if (view_.first_step < 0) view_.first_step = summary.step;
   view_.last_step = summary.step;
   ++view_.steps;
+}
+
+void Attempt::TrimSlots() {
+  std::erase_if(slots_, [this](const auto& slot) {
+    const auto rank = ranks_.find(slot->info->layout.rank);
+    return slot->gone && (rank == ranks_.end() || rank->second.slot != slot);
+  });
 }
 
 std::uint64_t Attempt::OldestPending(const SegmentId& segment, std::uint64_t otherwise) const {

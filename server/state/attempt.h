@@ -109,6 +109,17 @@ class Attempt {
   void set_resumed_after(std::int64_t step) { view_.resumed_after_step = step; }
   // Steps up to here are known of the run: the first record of this attempt is believed up to max_step_jump beyond.
   void set_known_step(std::int64_t step) { known_step_ = std::max(known_step_, step); }
+  template <class Clamp>
+  void ClampTimes(const Clamp& clamp) {
+    clamp(&first_seen_ns_);
+    clamp(&last_step_time_ns_);
+    for (auto& [rank, state] : ranks_) {
+      clamp(&state.last_record_time_ns);
+      if (state.slot != nullptr) clamp(&state.slot->liveness.time_ns);
+    }
+  }
+  // Lets go of gone segments that do not stand for their rank.
+  void TrimSlots();
   TimeNs first_seen_ns() const { return first_seen_ns_; }
   std::optional<std::int64_t> last_joined_step() const { return last_joined_; }
   TimeNs last_step_time_ns() const { return last_step_time_ns_; }

@@ -14,6 +14,8 @@ namespace lossgauge::state {
 
 std::string EncodeStep(const StepSummary& step);
 std::optional<StepSummary> DecodeStep(std::string_view bytes);
+// The attempt alone, a good deal cheaper; "" for what is no step.
+std::string PeekStepAttempt(std::string_view bytes);
 
 std::string EncodeIncident(const Incident& incident);
 std::optional<Incident> DecodeIncident(std::string_view bytes);

@@ -203,8 +203,12 @@ void Run::OnEvent(const std::shared_ptr<ProducerSlot>& slot, ProducerEvent event
         last_checkpoint_ = ResumePoint{event.step, event.text};
       }
       break;
-    case LG_EVENT_PHASE_BEGIN: slot->liveness.phase = event.phase; break;
-    case LG_EVENT_PHASE_END: slot->liveness.phase = LG_PHASE_TRAIN; break;
+    case LG_EVENT_PHASE_BEGIN:
+    case LG_EVENT_PHASE_END:
+      // Until the next look at the status line: the age that stands there is the previous phase's.
+      slot->liveness.phase = event.kind == LG_EVENT_PHASE_BEGIN ? event.phase : std::uint64_t{LG_PHASE_TRAIN};
+      slot->liveness.phase_age_ns = 0;
+      break;
     case LG_EVENT_EVALUATION:
       evaluation_loss_nats_ = event.value;
       evaluation_step_ = event.step;
@@ -276,6 +280,7 @@ void Run::OnLoss(const std::shared_ptr<ProducerSlot>& slot, const LossReport& re
 
 void Run::OnGone(const std::shared_ptr<ProducerSlot>& slot) {
   slot->gone = true;
+  if (Attempt* attempt = FindAttempt(slot->info->attempt)) attempt->TrimSlots();
   dirty_ = presence_dirty_ = true;
 }
 
@@ -418,17 +423,34 @@ void Run::AppendRows(TimeNs now_ns, Transaction* out) const {
   }
 }
 
+// The clock may have been set back since they were written: what seems to come from the future would be fresh for ever.
+bool Run::ClampTimes(TimeNs now_ns) {
+  bool clamped = false;
+  const auto clamp = [&](TimeNs* time) {
+    clamped |= *time > now_ns;
+    *time = std::min(*time, now_ns);
+  };
+  clamp(&first_seen_ns_);
+  clamp(&ended_time_ns_);
+  for (const auto& attempt : attempts_) {
+    attempt->ClampTimes(clamp);
+  }
+  return clamped;
+}
+
 bool Run::Restore(const RunRow& row, BookCounters* counters, TimeNs now_ns) {
   if (!row.state.empty() && !RunCodec::Decode(row.state, this, now_ns)) return false;
+  if (ClampTimes(now_ns)) ++counters->runs_from_future;
   if (!row.judge.empty() && !judge_->Restore(row.judge).ok()) ++counters->baseline_resets;
   dirty_ = judge_dirty_ = presence_dirty_ = true;
   return true;
 }
 
-void Run::RestoreSteps(std::vector<StepSummary> oldest_first) {
+void Run::RestoreSteps(std::vector<StepSummary> oldest_first, TimeNs now_ns) {
   const Attempt* newest = Newest();
   for (StepSummary& step : oldest_first) {
     if (step.sequence >= next_sequence_) continue;
+    step.receive_time_ns = std::min(step.receive_time_ns, now_ns);
     auto shared = std::make_shared<const StepSummary>(std::move(step));
     if (newest != nullptr && shared->attempt == newest->name()) last_step_ = shared;
     recent_.Push(std::move(shared));

@@ -34,6 +34,7 @@ struct BookCounters {
   std::uint64_t absurd_steps = 0;
   std::uint64_t steps_joined = 0;
   std::uint64_t baseline_resets = 0;
+  std::uint64_t runs_from_future = 0;  // restored with times beyond now
 };
 
 class Run {
@@ -63,7 +64,7 @@ class Run {
   void MarkCommitted();
   bool dirty() const { return dirty_; }
   bool Restore(const RunRow& row, BookCounters* counters, TimeNs now_ns);  // false: unreadable, the run starts clean
-  void RestoreSteps(std::vector<StepSummary> oldest_first);
+  void RestoreSteps(std::vector<StepSummary> oldest_first, TimeNs now_ns);
   void RestoreLedger(std::uint64_t entries) { ledger_entries_ = entries; }
 
   std::shared_ptr<const RunSnapshot> Snapshot(TimeNs now_ns, std::size_t max_recent_steps);
@@ -86,6 +87,7 @@ class Run {
   std::unique_ptr<Attempt> MakeAttempt(const ProducerInfo& info, TimeNs now_ns);
   // The job was started again under the same attempt name and goes back in its steps: that is a new attempt.
   void SplitIfBack(const std::shared_ptr<ProducerSlot>& slot, std::int64_t step, TimeNs now_ns);
+  bool ClampTimes(TimeNs now_ns);  // true if one was beyond now
   Attempt* Newest();
   const Attempt* Newest() const { return const_cast<Run*>(this)->Newest(); }
   void OrderAttempts();

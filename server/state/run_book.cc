@@ -69,9 +69,9 @@ bool RunBook::RestoreRun(Run* run, const RunRow& row, TimeNs now_ns) {
   query.newest_first = true;
   if (auto steps = store_->reader()->ReadSteps(query); steps.ok()) {
     std::reverse(steps->begin(), steps->end());
-    run->RestoreSteps(*std::move(steps));
+    run->RestoreSteps(*std::move(steps), now_ns);
   }
-  if (const auto ledger = store_->LoadLedger(row.run); ledger.ok()) run->RestoreLedger(ledger->size());
+  if (const auto entries = store_->CountLedger(row.run); entries.ok()) run->RestoreLedger(*entries);
   return true;
 }
 
@@ -110,7 +110,8 @@ Run* RunBook::FindOrMakeRun(const std::string& name, TimeNs now_ns) {
   if (stored_runs_.contains(name)) {
     // The run was let go and comes back: its counters go on.
     if (is_started_) {
-      if (auto rows = store_->LoadRuns(); rows.ok()) startup_rows_ = *std::move(rows);
+      startup_rows_.clear();
+      if (auto row = store_->LoadRun(name); row.ok() && *row) startup_rows_.push_back(**std::move(row));
     }
     for (const RunRow& row : startup_rows_) {
       if (row.run == name && !RestoreRun(run.get(), row, now_ns)) run = MakeRun(name, now_ns);
@@ -214,6 +215,9 @@ absl::Status RunBook::Acknowledge(const Mailbox::Acknowledge& request, Incident*
 absl::Status RunBook::Report(const Mailbox::Report& report, std::uint64_t* ledger_entries) {
   const auto it = runs_.find(report.run);
   if (it == runs_.end()) return absl::NotFoundError(absl::StrCat("no run \"", report.run, "\""));
+  if (queued_.ledger.size() >= options_.max_queued_ledger) {
+    return absl::ResourceExhaustedError(absl::StrCat(queued_.ledger.size(), " reports wait for a state store that cannot be written"));
+  }
   *ledger_entries = it->second.run->OnAction(report.entry, &queued_);
   has_news_ = it->second.has_news = true;
   return absl::OkStatus();
@@ -283,6 +287,11 @@ void RunBook::DropRun(const std::string& name) {
   has_news_ = true;
 }
 
+std::size_t RunBook::SlotCount(const std::string& run) const {
+  const auto it = runs_.find(run);
+  return it == runs_.end() ? 0 : it->second.run->Slots().size();
+}
+
 void RunBook::BoundQueue() {
   if (queued_.steps.size() > options_.max_queued_steps) {
     const std::size_t excess = queued_.steps.size() - options_.max_queued_steps;
@@ -298,6 +307,13 @@ void RunBook::BoundQueue() {
     }
     queued_.incidents = std::move(kept);
   }
+  const auto keep_newest = [](auto* rows, std::size_t most) {
+    if (rows->size() > most) rows->erase(rows->begin(), rows->end() - static_cast<std::ptrdiff_t>(most));
+  };
+  // What falls out here is read again from files that linger, or forgotten by its age.
+  keep_newest(&queued_.cursors, options_.max_queued_cursors);
+  keep_newest(&queued_.forget_cursors, options_.max_queued_cursors);
+  keep_newest(&queued_.runs, options_.max_queued_runs);
   if (queued_.verdicts.size() > 4096) queued_.verdicts.erase(queued_.verdicts.begin(), queued_.verdicts.end() - 4096);
 }
 

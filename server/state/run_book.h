@@ -28,6 +28,9 @@ struct RunBookOptions {
   std::size_t max_recent_steps = 4096;                                  // per run
   std::size_t recent_steps_bytes = std::size_t{32} << 20;               // over all runs
   std::size_t max_queued_steps = 65'536;                                // waiting for a store that cannot write
+  std::size_t max_queued_ledger = 1024;                                 // likewise; then a report is refused
+  std::size_t max_queued_cursors = 65'536;                              // of dropped runs; the oldest go
+  std::size_t max_queued_runs = 256;                                    // rows of dropped runs; the oldest go
 };
 
 class RunBook final : public RecordSink, public CursorLookup {
@@ -49,7 +52,7 @@ class RunBook final : public RecordSink, public CursorLookup {
 
   // NOT_FOUND if no run knows the incident.
   absl::Status Acknowledge(const Mailbox::Acknowledge& request, Incident* out);
-  // NOT_FOUND if there is no such run.
+  // NOT_FOUND if there is no such run. RESOURCE_EXHAUSTED: the store cannot write, and too much waits for it already.
   absl::Status Report(const Mailbox::Report& report, std::uint64_t* ledger_entries);
 
   void Advance(TimeNs now_ns, const Reachability& reaches);
@@ -67,6 +70,9 @@ class RunBook final : public RecordSink, public CursorLookup {
   std::shared_ptr<const Snapshot> BuildSnapshot(TimeNs now_ns, SelfView self);
   // Something changed that a new snapshot would show.
   bool HasNews() const { return has_news_; }
+  // Segments that a run holds in memory.
+  std::size_t SlotCount(const std::string& run) const;
+  std::uint64_t runs_from_future() const { return counters_.runs_from_future; }
   std::uint64_t history_steps_dropped() const { return history_steps_dropped_; }
 
  private:

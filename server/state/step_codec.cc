@@ -88,6 +88,13 @@ std::string EncodeStep(const StepSummary& step) {
   return out.Take();
 }
 
+std::string PeekStepAttempt(std::string_view bytes) {
+  ByteReader in(bytes);
+  in.U64();
+  in.U64();
+  return in.String();
+}
+
 std::optional<StepSummary> DecodeStep(std::string_view bytes) {
   ByteReader in(bytes);
   if (in.U64() != kVersion) return std::nullopt;

@@ -42,6 +42,8 @@ class SqliteStore final : public Store {
   absl::Status Commit(const Transaction& transaction) override;
   absl::StatusOr<std::vector<CursorRow>> LoadCursors() override;
   absl::StatusOr<std::vector<RunRow>> LoadRuns() override;
+  absl::StatusOr<std::optional<RunRow>> LoadRun(const std::string& run) override;
+  absl::StatusOr<std::uint64_t> CountLedger(const std::string& run) override;
   absl::StatusOr<std::vector<LedgerEntry>> LoadLedger(const std::string& run) override;
   absl::Status Prune(TimeNs now_ns) override;
   std::uint64_t bytes() const override;
@@ -49,6 +51,7 @@ class SqliteStore final : public Store {
 
  private:
   absl::Status Apply(const Transaction& transaction);
+  absl::Status DropOldRuns(TimeNs before_ns);
   absl::StatusOr<std::int64_t> RunId(const std::string& run);
 
   struct Statements {
@@ -196,6 +199,28 @@ absl::StatusOr<std::vector<CursorRow>> SqliteStore::LoadCursors() {
   }
 }
 
+absl::StatusOr<std::optional<RunRow>> SqliteStore::LoadRun(const std::string& run) {
+  auto statement = Statement::Prepare(database_.get(), "SELECT state,judge,updated_ns FROM runs WHERE name=?1");
+  if (!statement.ok()) return statement.status();
+  const auto found = statement->Text(1, run).Next();
+  if (!found.ok()) return found.status();
+  if (!*found) return std::nullopt;
+  RunRow row;
+  row.run = run;
+  row.state = statement->ColumnBytes(0);
+  row.judge = statement->ColumnBytes(1);
+  row.updated_ns = statement->ColumnInt(2);
+  return row;
+}
+
+absl::StatusOr<std::uint64_t> SqliteStore::CountLedger(const std::string& run) {
+  auto statement = Statement::Prepare(database_.get(), "SELECT count(*) FROM ledger WHERE run_id=(SELECT id FROM runs WHERE name=?1)");
+  if (!statement.ok()) return statement.status();
+  const auto row = statement->Text(1, run).Next();
+  if (!row.ok()) return row.status();
+  return static_cast<std::uint64_t>(*row ? statement->ColumnInt(0) : 0);
+}
+
 absl::StatusOr<std::vector<RunRow>> SqliteStore::LoadRuns() {
   auto statement = Statement::Prepare(database_.get(), "SELECT name,state,judge,updated_ns FROM runs ORDER BY name");
   if (!statement.ok()) return statement.status();
@@ -243,6 +268,32 @@ std::uint64_t SqliteStore::bytes() const {
   return (read(s.page_count) - read(s.free_count)) * read(s.page_size);
 }
 
+// Runs of which nothing was written since `before_ns` and no step is left, with all that hangs on them.
+absl::Status SqliteStore::DropOldRuns(TimeNs before_ns) {
+  auto old = Statement::Prepare(database_.get(),
+                                "SELECT id FROM runs WHERE updated_ns<?1 AND NOT EXISTS(SELECT 1 FROM steps WHERE run_id=runs.id) LIMIT 1000");
+  if (!old.ok()) return old.status();
+  old->Int(1, before_ns);
+  std::vector<std::int64_t> ids;
+  for (auto more = old->Next();; more = old->Next()) {
+    if (!more.ok()) return more.status();
+    if (!*more) break;
+    ids.push_back(old->ColumnInt(0));
+  }
+  old->Reset();
+  if (ids.empty()) return absl::OkStatus();
+  run_ids_.clear();  // a run that comes back gets a new row
+  for (const char* sql : {"DELETE FROM ledger WHERE run_id=?1", "DELETE FROM verdicts WHERE run_id=?1", "DELETE FROM incidents WHERE run_id=?1",
+                          "DELETE FROM runs WHERE id=?1"}) {
+    auto drop = Statement::Prepare(database_.get(), sql);
+    if (!drop.ok()) return drop.status();
+    for (const std::int64_t id : ids) {
+      if (auto status = drop->Int(1, id).Run(); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SqliteStore::Prune(TimeNs now_ns) {
   auto ids = Statement::Prepare(database_.get(), "SELECT id FROM runs");
   if (!ids.ok()) return ids.status();
@@ -258,12 +309,24 @@ absl::Status SqliteStore::Prune(TimeNs now_ns) {
     if (status.ok()) status = statements_.prune_verdicts.Int(1, id).Int(2, kKeptVerdicts).Run();
     if (status.ok()) status = statements_.prune_incidents.Int(1, id).Int(2, kKeptIncidents).Run();
   }
+  if (status.ok()) status = DropOldRuns(now_ns - options_.max_age_ns);
   if (status.ok()) return Execute(database_.get(), "COMMIT");
   if (sqlite3_get_autocommit(database_.get()) == 0) (void)Execute(database_.get(), "ROLLBACK");
   return status;
 }
 
 }  // namespace
+
+absl::Status MakeStateDirectory(const std::string& directory) {
+  std::error_code error;
+  const bool made = fs::create_directories(directory, error);
+  if (error) return absl::UnavailableError(absl::StrCat("cannot create --state_dir ", directory, ": ", error.message()));
+  if (made) (void)chmod(directory.c_str(), 0750);
+  if (access(directory.c_str(), W_OK | X_OK) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat("--state_dir ", directory, " cannot be written by uid ", geteuid(), ": ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   std::string directory = options.directory;
@@ -275,13 +338,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
     }
     directory = owned = pattern;
   } else {
-    std::error_code error;
-    const bool made = fs::create_directories(directory, error);
-    if (error) return absl::UnavailableError(absl::StrCat("cannot create --state_dir ", directory, ": ", error.message()));
-    if (made) (void)chmod(directory.c_str(), 0750);
-    if (access(directory.c_str(), W_OK | X_OK) != 0) {
-      return absl::PermissionDeniedError(absl::StrCat("--state_dir ", directory, " cannot be written by uid ", geteuid(), ": ", std::strerror(errno)));
-    }
+    if (auto status = MakeStateDirectory(directory); !status.ok()) return status;
   }
   const std::string path = directory + "/lossgauge.db";
   auto database = OpenForWriting(path);

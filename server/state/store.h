@@ -1,6 +1,6 @@
 // State and history in one SQLite file. The drain thread writes: everything of a drain cycle (cursors, totals, steps, incidents, verdict
 // changes, judge states) in one transaction, so that a SIGKILL at any moment loses or doubles nothing that a ring still holds.
-// RPC threads read history through connections of their own.
+// RPC threads read history through one read-only connection of their own, one at a time; the writer never waits for it.
 #ifndef LOSSGAUGE_SERVER_STATE_STORE_H_
 #define LOSSGAUGE_SERVER_STATE_STORE_H_
 
@@ -60,7 +60,7 @@ struct Transaction {
 };
 
 struct StoreOptions {
-  std::string directory;  // created 0750 if absent; empty = in memory (nothing survives)
+  std::string directory;  // created 0750 if absent; empty = a temporary directory, removed at the end (nothing survives)
   std::uint64_t max_bytes = std::uint64_t{1} << 30;  // oldest steps are dropped beyond it
   std::int64_t max_age_ns = std::int64_t{7} * 86400 * 1'000'000'000;
 };
@@ -68,24 +68,31 @@ struct StoreOptions {
 class HistoryReader {
  public:
   virtual ~HistoryReader() = default;
-  // Rising sequence, or falling if newest_first. Thread-safe.
+  // Rising sequence, or falling if newest_first. Thread-safe. RESOURCE_EXHAUSTED: the attempt's steps were not found among the first
+  // 200 000 rows looked at; steps or a sequence to begin after narrow it.
   virtual absl::StatusOr<std::vector<StepSummary>> ReadSteps(const StepQuery& query) = 0;
   virtual absl::StatusOr<std::vector<Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) = 0;
   virtual absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) = 0;  // newest first
 };
 
+// Made 0750 if absent. An error names the directory.
+absl::Status MakeStateDirectory(const std::string& directory);
+
 class Store {
  public:
   virtual ~Store() = default;
-  // A file that cannot be read as ours (damaged, newer schema) is moved aside, named in the status of `OpenNote()`, and a new one begun.
+  // A file that is not ours (damaged, another program's, newer schema) is moved aside, named in `open_note()`, and a new one begun. Whatever
+  // may pass is an error, and nothing is moved. Whoever opens holds the directory's lock: another process's file must not be judged.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
 
   virtual std::string open_note() const = 0;  // "" or what was found damaged
   virtual absl::Status Commit(const Transaction& transaction) = 0;
   virtual absl::StatusOr<std::vector<CursorRow>> LoadCursors() = 0;
   virtual absl::StatusOr<std::vector<RunRow>> LoadRuns() = 0;
+  virtual absl::StatusOr<std::optional<RunRow>> LoadRun(const std::string& run) = 0;  // nothing if there is no such run
+  virtual absl::StatusOr<std::uint64_t> CountLedger(const std::string& run) = 0;
   virtual absl::StatusOr<std::vector<LedgerEntry>> LoadLedger(const std::string& run) = 0;
-  // Drops steps beyond age and size. Cheap to call; does a bounded amount of work.
+  // Drops steps beyond age and size, and runs that are older than the age and have none left, with their ledger. Cheap to call; does a bounded amount of work.
   virtual absl::Status Prune(TimeNs now_ns) = 0;
   virtual std::uint64_t bytes() const = 0;
   virtual std::shared_ptr<HistoryReader> reader() = 0;

@@ -10,6 +10,8 @@
 namespace lossgauge::state {
 namespace {
 
+constexpr int kMaxLookedAt = 200'000;  // rows of other attempts in one call: others wait for the connection
+
 // One connection behind a mutex: history is read rarely, and the writer is never waited for (WAL).
 class SqliteReader final : public HistoryReader {
  public:
@@ -50,13 +52,19 @@ absl::StatusOr<std::vector<StepSummary>> SqliteReader::ReadSteps(const StepQuery
     statement->Int(4, query.last_step.value_or(std::numeric_limits<std::int64_t>::max()));
   }
   std::vector<StepSummary> steps;
+  int looked_at = 0;
   while (static_cast<int>(steps.size()) < query.limit) {
     const auto row = statement->Next();
     if (!row.ok()) return row.status();
     if (!*row) break;
-    auto step = DecodeStep(statement->ColumnBytes(0));
+    const std::string_view data = statement->ColumnBytes(0);
+    if (!query.attempt.empty() && PeekStepAttempt(data) != query.attempt) {
+      if (++looked_at < kMaxLookedAt) continue;
+      return absl::ResourceExhaustedError(absl::StrCat("run ", query.run, ": attempt ", query.attempt, " is not among ", kMaxLookedAt,
+                                                       " steps looked at; give a range of steps or a place to begin"));
+    }
+    auto step = DecodeStep(data);
     if (!step) return absl::DataLossError(absl::StrCat("a step of run ", query.run, " in ", path_, " cannot be decoded"));
-    if (!query.attempt.empty() && step->attempt != query.attempt) continue;
     steps.push_back(*std::move(step));
   }
   return steps;

@@ -41,17 +41,17 @@ absl::StatusOr<std::int64_t> ReadPragma(sqlite3* database, const char* sql) {
 
 absl::Status CheckAndCreate(sqlite3* database) {
   const auto application = ReadPragma(database, "PRAGMA application_id");
-  if (!application.ok()) return absl::DataLossError(std::string(application.status().message()));
+  if (!application.ok()) return application.status();
   const auto version = ReadPragma(database, "PRAGMA user_version");
-  if (!version.ok()) return absl::DataLossError(std::string(version.status().message()));
+  if (!version.ok()) return version.status();
   const auto objects = ReadPragma(database, "SELECT count(*) FROM sqlite_schema");
-  if (!objects.ok()) return absl::DataLossError(std::string(objects.status().message()));
+  if (!objects.ok()) return objects.status();
   if (*objects > 0 && *application != kApplicationId) return absl::DataLossError("the file holds another program's tables");
   if (*version > kSchemaVersion) {
     return absl::DataLossError(absl::StrCat("schema version ", *version, " is newer than this program's ", kSchemaVersion));
   }
   if (auto status = Execute(database, "BEGIN IMMEDIATE"); !status.ok()) return status;
-  if (auto status = Execute(database, kSchema); !status.ok()) return absl::DataLossError(std::string(status.message()));
+  if (auto status = Execute(database, kSchema); !status.ok()) return status;
   const std::string marks = absl::StrCat("PRAGMA application_id=", kApplicationId, "; PRAGMA user_version=", kSchemaVersion);
   if (auto status = Execute(database, marks.c_str()); !status.ok()) return status;
   return Execute(database, "COMMIT");
@@ -91,7 +91,7 @@ absl::StatusOr<Database> OpenForWriting(const std::string& path) {
   sqlite3_busy_timeout(raw, 200);
   // NORMAL in WAL mode survives the death of the process at any moment; only a power cut may take the last commits.
   auto mode = Statement::Prepare(raw, "PRAGMA journal_mode=WAL");
-  if (!mode.ok()) return absl::DataLossError(std::string(mode.status().message()));
+  if (!mode.ok()) return mode.status();
   if (const auto row = mode->Next(); !row.ok()) return row.status();
   mode->Reset();
   if (auto status = Execute(raw, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-2048; PRAGMA wal_autocheckpoint=1000"); !status.ok()) {

@@ -24,7 +24,8 @@ using Database = std::unique_ptr<sqlite3, DatabaseCloser>;
 // What SQLite says of the last failure, as a status that names `what` we were doing. A full disk is RESOURCE_EXHAUSTED.
 absl::Status SqliteStatus(sqlite3* database, std::string_view what);
 
-// Opens for writing, brings the schema up, sets WAL. DATA_LOSS: the file is not ours, damaged, or of a newer schema.
+// Opens for writing, brings the schema up, sets WAL. DATA_LOSS: the file is not ours, damaged, or of a newer schema; whatever
+// may pass (locked, full, not readable) is another code, and the file is left as it is.
 absl::StatusOr<Database> OpenForWriting(const std::string& path);
 absl::StatusOr<Database> OpenForReading(const std::string& path);
 

@@ -587,6 +587,20 @@ TEST_F(RingSourceTest, AnEventRingThatComesLateIsReadFromItsBeginning) {
   EXPECT_EQ(sink_.events[0].step, 7);
 }
 
+TEST_F(RingSourceTest, ASegmentThatWasLeftAloneIsForgottenWithItsFile) {
+  FakeProducer producer(Options());
+  producer.PublishStep(0);
+  producer.Die();
+  Poll();
+  ASSERT_EQ(sink_.producers.size(), 1u);
+  sink_.cursors[sink_.producers[0]->segment].ended = true;  // its run was let go
+  Poll();
+  std::filesystem::remove(producer.steps_path());
+  Poll(3);
+  ASSERT_EQ(sink_.gone.size(), 1u);
+  EXPECT_EQ(sink_.gone[0], sink_.producers[0]->segment);
+}
+
 // observer B10: attach and detach leave nothing behind.
 TEST_F(RingSourceTest, AttachingAndLettingGoLeaksNoDescriptor) {
   const auto descriptors = [] {

@@ -32,6 +32,8 @@ class FlakyStore final : public state::Store {
   }
   absl::StatusOr<std::vector<state::CursorRow>> LoadCursors() override { return store_->LoadCursors(); }
   absl::StatusOr<std::vector<state::RunRow>> LoadRuns() override { return store_->LoadRuns(); }
+  absl::StatusOr<std::optional<state::RunRow>> LoadRun(const std::string& run) override { return store_->LoadRun(run); }
+  absl::StatusOr<std::uint64_t> CountLedger(const std::string& run) override { return store_->CountLedger(run); }
   absl::StatusOr<std::vector<state::LedgerEntry>> LoadLedger(const std::string& run) override { return store_->LoadLedger(run); }
   absl::Status Prune(state::TimeNs now_ns) override { return store_->Prune(now_ns); }
   std::uint64_t bytes() const override { return store_->bytes(); }
@@ -322,6 +324,27 @@ TEST_F(PipelineTest, MailboxRequestsAreAnsweredAfterTheCommit) {
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(entries, 1u);
   EXPECT_TRUE(committed_first);
+}
+
+TEST_F(PipelineTest, AReportThatCannotBeWrittenIsNotCalledDone) {
+  auto producer = Producer(0, 1);
+  Cycle();
+  store_->broken = true;
+  absl::Status status;
+  const auto report = [&] {
+    status = absl::UnknownError("not called");
+    ASSERT_TRUE(mailbox_.Send(state::Mailbox::Report{"run", {}}, [&](absl::Status s, std::uint64_t) { status = s; }).ok());
+    Cycle(0.02);
+  };
+  report();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  report();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << "also while it is not tried again: " << status;
+  store_->broken = false;
+  Cycle(1.1);
+  report();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(*store_->CountLedger("run"), 3u) << "all were kept until they could be written";
 }
 
 // observer B8: the wall clock jumps; steps, order and ages do not.

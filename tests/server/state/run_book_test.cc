@@ -898,5 +898,68 @@ TEST_F(RunBookTest, AnUnreadableDirectoryConcernsOnlyTheRunsInIt) {
   EXPECT_FALSE(judges_.told("other")->presences.back().source_reachable);
 }
 
+TEST_F(RunBookTest, TimesFromTheFutureCountAsNowAfterARestart) {
+  Rank a("run", "1", 0, 1, 1);
+  Add(a);
+  Step(a, 0);
+  Advance();
+  End(a);
+  Advance();
+  ASSERT_TRUE(Run()->ended);
+  Commit();
+  now_ -= 7200 * kSecond;  // the clock is set back
+  Restart();
+  EXPECT_EQ(book_->runs_from_future(), 1u);
+  const auto run = Run();
+  ASSERT_NE(run, nullptr);
+  EXPECT_EQ(run->ended_time_ns, now_);
+  EXPECT_LE(run->first_seen_ns, now_);
+  EXPECT_EQ(run->last_step->receive_time_ns, now_);
+  Advance(301);
+  EXPECT_EQ(Run(), nullptr) << "it lingers as long as any other, not two hours more";
+}
+
+TEST_F(RunBookTest, WhatWaitsForAStoreThatCannotWriteIsBounded) {
+  options_.max_queued_ledger = 3;
+  options_.max_queued_cursors = 2;
+  options_.max_queued_runs = 2;
+  options_.linger_ns = 0;
+  MakeBook();
+  Rank keep("keep", "1", 0, 1, 100);
+  Add(keep);
+  std::uint64_t entries = 0;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(book_->Report({"keep", {}}, &entries).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(book_->Report({"keep", {}}, &entries)));
+  EXPECT_EQ(entries, 3u) << "a refused report changes nothing";
+  for (std::uint64_t i = 1; i <= 6; ++i) {
+    Rank rank("run" + std::to_string(i), "1", 0, 1, i);
+    Add(rank);
+    Advance();
+    End(rank);
+    Advance();
+    Advance();
+  }
+  const Transaction& waiting = book_->BuildTransaction(now_);
+  EXPECT_LE(waiting.cursors.size(), 3u) << "two of dropped runs, one of the living";
+  EXPECT_LE(waiting.runs.size(), 3u);
+  Commit();
+  EXPECT_TRUE(book_->Report({"keep", {}}, &entries).ok());
+}
+
+TEST_F(RunBookTest, GoneSegmentsOfARankThatHasANewerOneAreLetGo) {
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    Rank rank("run", "1", 0, 1, i);
+    Add(rank);
+    Step(rank, static_cast<std::int64_t>(i));
+    Advance();
+    Lose(rank);
+    book_->OnProducerGone(rank.info->segment, now_);
+  }
+  Advance();
+  EXPECT_EQ(Steps().size(), 20u);
+  EXPECT_EQ(Run()->attempts.size(), 1u);
+  EXPECT_EQ(book_->SlotCount("run"), 1u);
+}
+
 }  // namespace
 }  // namespace lossgauge::state

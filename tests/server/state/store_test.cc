@@ -1,6 +1,7 @@
 #include "server/state/store.h"
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -182,6 +183,62 @@ TEST_F(StoreTest, MovesADamagedOrForeignFileAsideAndSaysSo) {
   EXPECT_NE(store->open_note().find("moved to"), std::string::npos) << store->open_note();
   EXPECT_TRUE(fs::exists(File() + ".unreadable"));
   EXPECT_TRUE(store->Commit(WithSteps("r", 1, 1)).ok());
+}
+
+TEST_F(StoreTest, AFileThatAnotherProcessHasLockedIsAnErrorAndStaysWhereItIs) {
+  ASSERT_TRUE(Open()->Commit(WithSteps("r", 1, 1)).ok());
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(File().c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "PRAGMA locking_mode=EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE x(y)", nullptr, nullptr, nullptr), SQLITE_OK);
+  const auto store = Store::Open({.directory = directory_});
+  ASSERT_FALSE(store.ok());
+  EXPECT_TRUE(absl::IsUnavailable(store.status())) << store.status();
+  EXPECT_FALSE(fs::exists(File() + ".unreadable"));
+  sqlite3_close(other);
+  EXPECT_EQ(Open()->reader()->ReadSteps({.run = "r"})->size(), 1u) << "nothing was lost";
+}
+
+TEST_F(StoreTest, AFileOfANewerSchemaOrOfAnotherProgramIsMovedAside) {
+  for (const char* sql : {"PRAGMA user_version=99", "PRAGMA application_id=7"}) {
+    fs::remove(File() + ".unreadable");
+    Open();
+    sqlite3* other = nullptr;
+    ASSERT_EQ(sqlite3_open(File().c_str(), &other), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(other, sql, nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(other);
+    EXPECT_FALSE(Open()->open_note().empty()) << sql;
+    EXPECT_TRUE(fs::exists(File() + ".unreadable")) << sql;
+  }
+}
+
+TEST_F(StoreTest, LooksAtABoundedNumberOfRowsForAnAttempt) {
+  auto store = Open();
+  for (std::uint64_t i = 0; i < 21; ++i) ASSERT_TRUE(store->Commit(WithSteps("r", 1 + i * 10'000, 10'000, "old")).ok());
+  ASSERT_TRUE(store->Commit(WithSteps("r", 300'000, 5, "new")).ok());
+  const auto steps = store->reader()->ReadSteps({.run = "r", .attempt = "new"});
+  EXPECT_TRUE(absl::IsResourceExhausted(steps.status())) << steps.status();
+  EXPECT_EQ(store->reader()->ReadSteps({.run = "r", .attempt = "new", .after_sequence = 200'000})->size(), 5u);
+  EXPECT_EQ(store->reader()->ReadSteps({.run = "r", .attempt = "old", .limit = 7})->size(), 7u);
+}
+
+TEST_F(StoreTest, DropsARunWithItsLedgerOnceItIsOldAndHasNoSteps) {
+  auto opened = Store::Open({.directory = directory_, .max_age_ns = 1'000});
+  ASSERT_TRUE(opened.ok());
+  auto& store = **opened;
+  Transaction t;
+  for (const char* name : {"old", "young"}) {
+    t.runs.push_back({name, "s", "j", std::string(name) == "old" ? 10 : 5'000});
+    t.ledger.emplace_back(name, LedgerEntry{.action = Action::kRestart});
+  }
+  ASSERT_TRUE(store.Commit(t).ok());
+  ASSERT_EQ(*store.CountLedger("old"), 1u);
+  ASSERT_TRUE(store.Prune(5'500).ok());
+  EXPECT_FALSE((*store.LoadRun("old")).has_value());
+  EXPECT_EQ(*store.CountLedger("old"), 0u);
+  EXPECT_TRUE((*store.LoadRun("young")).has_value());
+  EXPECT_EQ(*store.CountLedger("young"), 1u);
+  ASSERT_TRUE(store.Commit(t).ok());
+  EXPECT_TRUE((*store.LoadRun("old")).has_value()) << "a run that comes back is written again";
 }
 
 TEST_F(StoreTest, NamesTheDirectoryThatCannotBeUsed) {
