@@ -38,6 +38,7 @@ bool Judge::EnterAttempt(const std::string& attempt, TimeNs start_ns, TimeNs now
     if (!by_presence && (s.history.Knows(attempt) || start_ns < s.history.current()->start_ns)) return false;
     const Moment moment{s.attempt, s.last_step, now_ns};
     const std::optional<Failure> failure = FailureOf(Facts());
+    s.damage.OnEnd(Facts());
     s.book.ResolveAll(moment);
     s.history.BeginAttempt(attempt, start_ns, failure);
     s.previous_last_step = s.attempt_has_step ? s.last_step : s.previous_last_step;
@@ -153,8 +154,10 @@ void Judge::OnStep(const state::JoinedStep& step) {
   const std::int64_t number = step.summary.step;
   if (!s.attempt_has_step) {
     s.attempt_has_step = true;
+    s.damage.OnFirstStep(number);
     if (s.previous_last_step >= 0) {
-      s.loss.OnAttempt(number, s.previous_last_step);
+      // From scratch, or far back: the levels of another stage of training are no measure.
+      if (s.loss.OnAttempt(number, s.previous_last_step)) s.grad_norm = s.max_abs_logit = s.tokens = FactorWatch();
       if (number <= s.previous_last_step) s.history.ForgetCheckpointsAfter(number);
     }
   }
@@ -177,6 +180,7 @@ void Judge::OnStep(const state::JoinedStep& step) {
   WatchFactors(signals);
   ReportFactor(signals, signals.grad_high, true);
   ReportFactor(signals, signals.logit_high, false);
+  s.damage.OnStep(signals);
   if (!signals.loss) return;
   if (const auto shift = s.loss.OnStep(signals, policy_, s.book)) {
     s.level_shift.Adopt(shift->from_nats, shift->to_nats, shift->onset_step, signals, policy_, s.book);
@@ -231,6 +235,7 @@ void Judge::OnPresence(const state::Presence& presence) {
   if (s.producers.ended() && !was_ended) {
     s.ended_ns = presence.now_ns;
     // Nothing can recover any more, and nobody needs to act on a run that ended well.
+    s.damage.OnEnd(Facts());
     if (!s.producers.failed()) s.book.ResolveAll(Now());
   }
 }
@@ -272,6 +277,7 @@ RunFacts Judge::Facts() const {
   facts.baseline_lost = s.baseline_lost;
   facts.open = s.book.Open();
   facts.integrity_broken_steps = s.integrity.BrokenSteps(policy_);
+  facts.damaged_since = s.damage.since();
   facts.history = &s.history;
   return facts;
 }

@@ -17,6 +17,7 @@
 #include "server/detect/incident_book.h"
 #include "server/detect/integrity.h"
 #include "server/detect/level_shift.h"
+#include "server/detect/damage.h"
 #include "server/detect/loss_collapse.h"
 #include "server/detect/loss_episode.h"
 #include "server/detect/nonfinite.h"
@@ -76,6 +77,7 @@ class Judge final : public state::RunJudge {
     SlowdownDetector slowdown;
     ProducerWatch producers;
     RunHistory history;
+    Damage damage;
 
     std::string attempt;
     bool attempt_has_step = false;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x4a44474c;  // "LGDJ"
 // Raised with every change of the layout: a state of another version is not converted, the judge warms up anew.
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::size_t kFrameBytes = 4 + 4 + 8;
 
 }  // namespace
@@ -60,6 +60,7 @@ void Judge::State::Save(StateWriter& out) const {
   slowdown.Save(out);
   producers.Save(out);
   history.Save(out);
+  damage.Save(out);
   book.Save(out, kStateBudgetBytes);
 }
 
@@ -97,6 +98,7 @@ void Judge::State::Restore(StateReader& in) {
   slowdown.Restore(in);
   producers.Restore(in);
   history.Restore(in);
+  damage.Restore(in);
   book.Restore(in);
 }
 

@@ -227,7 +227,7 @@ void LossEpisode::CloseEpisode() {
   cause_words_.clear();
 }
 
-void LossEpisode::OnAttempt(std::int64_t first_step, std::int64_t last_step) {
+bool LossEpisode::OnAttempt(std::int64_t first_step, std::int64_t last_step) {
   CloseEpisode();
   flagged_ = false;
   recent_.Clear();
@@ -236,9 +236,10 @@ void LossEpisode::OnAttempt(std::int64_t first_step, std::int64_t last_step) {
   if (rewind > kMaxRewind || (first_step <= kFreshStart && rewind > kFreshStart)) {
     baseline_.Clear();
     rewind_slack_nats_ = 0;
-    return;
+    return true;
   }
   if (rewind > 0) rewind_slack_nats_ = baseline_.Rewind(rewind);
+  return false;
 }
 
 void LossEpisode::Save(StateWriter& out) const {

@@ -33,8 +33,8 @@ class LossEpisode {
 
   // Precondition: signals.loss has a value. Returns a shift if an episode ended as one.
   std::optional<Shift> OnStep(const StepSignals& signals, const Policy& policy, IncidentBook& book);
-  // A new attempt begins at `first_step`, after `last_step` of the one before.
-  void OnAttempt(std::int64_t first_step, std::int64_t last_step);
+  // A new attempt begins at `first_step`, after `last_step` of the one before. True: too far back, the baseline begins anew.
+  bool OnAttempt(std::int64_t first_step, std::int64_t last_step);
 
   bool warm(const Policy& policy) const { return baseline_.accepted() >= policy.loss_baseline_steps; }
   int accepted() const { return baseline_.accepted(); }

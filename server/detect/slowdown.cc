@@ -12,6 +12,8 @@ namespace lossgauge::detect {
 namespace {
 
 constexpr IncidentBook::Slot kSlot{state::Condition::kSlowdown};
+constexpr std::int32_t kVotesToName = 5;
+constexpr std::int32_t kMaxVotes = 20;
 
 // The rank whose record came last, if it stands out: by more than a tenth of the step after the median rank.
 std::optional<std::uint32_t> LastRank(const state::JoinedStep& joined, double seconds) {
@@ -53,14 +55,25 @@ void SlowdownDetector::OnStep(const StepSignals& signals, const Policy& policy, 
     return;
   }
   quick_ = 0;
-  if (++slow_ == 1 && !open_) onset_step_ = signals.moment.step;
+  if (++slow_ == 1 && !open_) {
+    onset_step_ = signals.moment.step;
+    rank_votes_ = 0;
+  }
+  if (const std::optional<std::uint32_t> last = LastRank(*signals.joined, seconds); last && rank_votes_ > 0 && *last == rank_) {
+    rank_votes_ = std::min(rank_votes_ + 1, kMaxVotes);
+  } else if (rank_votes_ > 0) {
+    --rank_votes_;
+  } else if (last) {
+    rank_ = *last;
+    rank_votes_ = 1;
+  }
   if (!open_ && slow_ < policy.slowdown_steps) return;
   open_ = true;
   Finding finding;
   finding.condition = state::Condition::kSlowdown;
   finding.onset_step = onset_step_;
   finding.peak_step = signals.moment.step;
-  finding.rank = LastRank(*signals.joined, seconds);
+  if (rank_votes_ >= kVotesToName) finding.rank = rank_;
   finding.summary = absl::StrFormat("Steps take %.3g s since step %d, %.1f times the usual %.3g s", seconds, onset_step_, seconds / usual, usual);
   if (finding.rank) absl::StrAppend(&finding.summary, "; rank ", *finding.rank, " comes last");
   finding.evidence = {{"step_seconds", seconds, "s", ""}, {"usual_step_seconds", usual, "s", ""}, {"slow_steps", static_cast<double>(slow_), "steps", ""}};
@@ -73,6 +86,8 @@ void SlowdownDetector::Save(StateWriter& out) const {
   out.Put(quick_);
   out.Put(onset_step_);
   out.Put<std::uint8_t>(open_);
+  out.Put(rank_);
+  out.Put(rank_votes_);
 }
 
 void SlowdownDetector::Restore(StateReader& in) {
@@ -81,6 +96,8 @@ void SlowdownDetector::Restore(StateReader& in) {
   quick_ = in.GetIn<std::int32_t>(0, 1 << 30);
   onset_step_ = in.GetStep();
   open_ = in.GetBool();
+  rank_ = in.Get<std::uint32_t>();
+  rank_votes_ = in.GetIn<std::int32_t>(0, kMaxVotes);
 }
 
 }  // namespace lossgauge::detect

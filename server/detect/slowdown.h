@@ -27,6 +27,9 @@ class SlowdownDetector {
   std::int32_t quick_ = 0;  // in a row, while open
   std::int64_t onset_step_ = 0;
   bool open_ = false;
+  // The rank that comes last, by a running vote over slow steps: where all are late, each of them is last in turn and none is named.
+  std::uint32_t rank_ = 0;
+  std::int32_t rank_votes_ = 0;
 };
 
 }  // namespace lossgauge::detect

@@ -43,7 +43,8 @@ bool AsksForRestart(const Incident& incident) {
   }
 }
 
-// The parameters themselves are suspect since the onset; for a lost or hanging job they are not.
+}  // namespace
+
 bool DamagesModel(Condition condition) {
   switch (condition) {
     case Condition::kNonfinite:
@@ -58,6 +59,8 @@ bool DamagesModel(Condition condition) {
       return false;
   }
 }
+
+namespace {
 
 // When a condition that is only watched becomes more.
 std::string Escalation(const Incident& incident, const Policy& policy, double median_step_seconds) {
@@ -394,6 +397,7 @@ std::optional<Failure> FailureOf(const RunFacts& facts) {
 
 std::int64_t LastGoodStep(const RunFacts& facts) {
   std::int64_t good = facts.last_step;
+  if (facts.damaged_since >= 0) good = std::min(good, facts.damaged_since - 1);
   for (const Incident* incident : facts.open) {
     if (DamagesModel(incident->condition) && incident->severity >= Severity::kWarning) good = std::min(good, incident->onset_step - 1);
   }

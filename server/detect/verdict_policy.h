@@ -36,8 +36,12 @@ struct RunFacts {
   bool baseline_lost = false;  // the saved state could not be read
   std::vector<const state::Incident*> open;  // by number, hidden ones included
   int integrity_broken_steps = 0;            // of the policy's window
+  std::int64_t damaged_since = -1;           // what an earlier attempt left behind (damage.h); -1 = nothing
   const RunHistory* history = nullptr;       // never null
 };
+
+// The parameters themselves are suspect since the onset; for a lost or hanging job they are not.
+bool DamagesModel(state::Condition condition);
 
 // The incident that damaged the model or ended the job, if one did: the first critical one that asks for a restart. A job that declared its
 // failure without any such incident failed with kCount at its last step.

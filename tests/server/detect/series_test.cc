@@ -189,6 +189,21 @@ TEST(Slowdown, TwentySlowStepsAreNamedWithTheRankThatComesLast) {
   EXPECT_FALSE(job.IsOpen(Condition::kSlowdown));
 }
 
+TEST(Slowdown, WhereEachRankIsLastInTurnNoneIsNamed) {
+  JudgeScript job(detect::DefaultPolicies().defaults, 4);
+  job.Steps(100, 2.2);
+  job.step_ns = 3 * kSecond;
+  for (int i = 0; i < 60; ++i) {
+    job.Step({.loss = 2.2, .edit = [i](std::uint32_t rank, lg_step_record& record) {
+                if (rank == static_cast<std::uint32_t>(i * 7 / 3) % 4) record.boot_ns += kSecond;
+              }});
+    if (const auto incident = job.FindOpen(Condition::kSlowdown)) {
+      EXPECT_FALSE(incident->rank) << i;
+    }
+  }
+  EXPECT_TRUE(job.IsOpen(Condition::kSlowdown));
+}
+
 TEST(Slowdown, MillisecondsOfJitterAreNone) {
   JudgeScript job;
   job.step_ns = kSecond / 1000;

@@ -327,6 +327,65 @@ TEST(Verdict, CheckpointsOfACourseThatWasLeftAreForgotten) {
   EXPECT_EQ(job.Verdict().resume_point->step, 100);
 }
 
+// A job that goes on from a checkpoint saved while its loss was NaN carries the NaN with it, whatever the attempt is called.
+TEST(Verdict, ACheckpointSavedInTheDamageIsNeverTheOneToResumeFrom) {
+  JudgeScript job;
+  job.Steps(70, 2.2);
+  job.Checkpoint(59, "/ckpt/59");
+  for (int i = 0; i < 100; ++i) job.Step({.nonfinite_rows = 1024});
+  job.Checkpoint(159, "/ckpt/159");
+  job.Look(Crash);
+  ASSERT_TRUE(job.Verdict().resume_point);
+  EXPECT_EQ(job.Verdict().resume_point->step, 59);
+  std::int64_t next = 160;
+  for (const char* attempt : {"2", "3"}) {
+    job.NewAttempt(attempt, next);
+    for (int i = 0; i < 60; ++i) job.Step({.nonfinite_rows = 1024});
+    job.Checkpoint(next + 40, "/ckpt/later");
+    job.Restart();
+    job.Look(Crash);
+    ASSERT_TRUE(job.Verdict().resume_point) << attempt;
+    EXPECT_EQ(job.Verdict().resume_point->step, 59) << attempt;
+    EXPECT_EQ(job.Verdict().last_good_step, 69) << attempt;
+    next += 41;
+  }
+}
+
+TEST(Verdict, ACleanEndInTheDamageLeavesTheLastGoodStepWhereItWas) {
+  JudgeScript job;
+  job.Steps(70, 2.2);
+  for (int i = 0; i < 100; ++i) job.Step({.nonfinite_rows = 1024});
+  job.Look([](std::uint32_t, state::LivenessReport& report) {
+    report.producer_state = state::ProducerState::kEnded;
+    report.closed = LG_CLOSE_FINISHED;
+  });
+  EXPECT_EQ(Code(job.Verdict()), "ended");
+  EXPECT_EQ(job.Verdict().last_good_step, 69);
+}
+
+TEST(Verdict, DamageIsForgottenByAStartBeforeItAndByThirtyGoodSteps) {
+  for (const std::int64_t start : {60, 160}) {
+    JudgeScript job;
+    job.Steps(70, 2.2);
+    for (int i = 0; i < 100; ++i) job.Step({.nonfinite_rows = 1024});
+    job.Look(Crash);
+    job.NewAttempt("2", start);
+    job.Steps(40, 2.2);
+    EXPECT_EQ(job.Verdict().last_good_step, start + 39) << "from " << start;
+  }
+}
+
+TEST(Verdict, AFreshStartIsNotMeasuredByTheLogitsOfALateStage) {
+  JudgeScript job;
+  const auto steps = [&job](int count, double from, double to) {
+    for (int i = 0; i < count; ++i) job.Step({.loss = 2.2, .grad_norm = 0.2, .max_abs_logit = from + (to - from) * i / count});
+  };
+  steps(500, 20, 5);  // logits that settle
+  job.NewAttempt("2", 0);
+  steps(60, 20, 18);
+  EXPECT_FALSE(job.IsOpen(Condition::kLogitBlowup));
+}
+
 TEST(Verdict, ShadowModeSaysSo) {
   detect::Policy policy = detect::DefaultPolicies().defaults;
   policy.mode = "shadow";
