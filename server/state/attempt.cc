@@ -102,8 +102,6 @@ SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSam
     if (slot->absurd_in_a_row < kAdoptAfterAbsurd) return SampleFate::kAbsurd;
   }
   slot->absurd_in_a_row = 0;
-  slot->predecessor.reset();
-  slot->reached = std::max(slot->reached, record.step);
 
   const bool has_joined = last_joined_ && record.step <= *last_joined_;
   if (has_joined) {
@@ -111,6 +109,9 @@ SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSam
     slot->last_step = std::max(slot->last_step, record.step);
     return is_duplicate ? SampleFate::kDuplicate : SampleFate::kLate;
   }
+  // Not before: a successor that is late may turn out to have gone back once its peers' old segments are known to be dead.
+  slot->predecessor.reset();
+  slot->reached = std::max(slot->reached, record.step);
   Pending& pending = pending_[record.step];
   if (pending.samples.empty()) {
     pending.first_ns = sample.receive_time_ns;

@@ -46,7 +46,7 @@ struct ProducerSlot {
   std::int64_t absurd_step = 0;
   // The dead segment of this rank that this one follows, until its first step says whether the job went on or went back.
   std::shared_ptr<ProducerSlot> predecessor;
-  std::int64_t reached = -1;  // highest step delivered, also before a restart of lossgauged (then: the attempt's last joined)
+  std::int64_t reached = -1;  // highest step delivered; unknown after a restart of lossgauged
 
   bool IsAlive() const {
     return !gone && (!has_liveness || liveness.producer_state == ProducerState::kLive ||

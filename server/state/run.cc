@@ -135,7 +135,6 @@ void Run::ReattachProducer(const std::shared_ptr<ProducerSlot>& slot) {
       // It may follow one that is not remembered: its first step shall say.
       slot->predecessor = std::make_shared<ProducerSlot>();
       slot->predecessor->gone = true;
-      slot->predecessor->reached = *attempt->last_joined_step();
     }
   }
 }

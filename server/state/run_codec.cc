@@ -212,7 +212,6 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
       slot->liveness.producer = slot->info;
       slot->gone = true;  // until a source finds it again
       slot->dirty = false;
-      slot->reached = attempt->last_joined_.value_or(-1);
       RankState& state = attempt->ranks_[slot->info->layout.rank];
       state.rank = slot->info->layout.rank;
       state.last_record_time_ns = r.I64();

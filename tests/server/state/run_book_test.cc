@@ -961,5 +961,48 @@ TEST_F(RunBookTest, GoneSegmentsOfARankThatHasANewerOneAreLetGo) {
   EXPECT_EQ(book_->SlotCount("run"), 1u);
 }
 
+TEST_F(RunBookTest, ASuccessorIsNotStuckBecauseAPeerWasNotYetKnownToBeDead) {
+  Rank a("run", "1", 0, 2, 1), b("run", "1", 1, 2, 2);
+  Add(a);
+  Add(b);
+  for (int step = 0; step < 10; ++step) {
+    Step(a, step);
+    Step(b, step);
+  }
+  Advance();
+  Commit();
+  Restart();  // what each rank had reached is not known any more
+  Add(a);
+  Add(b);
+  Lose(a);
+  Rank a2("run", "1", 0, 2, 3), b2("run", "1", 1, 2, 4);
+  Add(a2);
+  Step(a2, 5);
+  Advance();
+  Lose(b);
+  Step(a2, 6);
+  Add(b2);
+  Step(b2, 6);
+  Advance();
+  EXPECT_EQ(StepNames(), std::vector<std::string>{"1#2/6"});
+}
+
+TEST_F(RunBookTest, ARankThatIsOnlySlowMakesNoNewAttempt) {
+  Rank a("run", "1", 0, 2, 1), b("run", "1", 1, 2, 2);
+  Add(a);
+  Add(b);
+  for (int step = 0; step < 10; ++step) Step(a, step);
+  Advance(3);
+  Advance();
+  Commit();
+  Restart();
+  Add(a);
+  Add(b);
+  Step(b, 0);
+  Advance();
+  EXPECT_EQ(Run()->attempts.size(), 1u);
+  EXPECT_EQ(Snap()->self.late_records, 1u);
+}
+
 }  // namespace
 }  // namespace lossgauge::state
