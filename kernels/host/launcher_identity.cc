@@ -33,12 +33,13 @@ bool ReadNumber(Environment environment, const char* name, std::int32_t low, std
   return true;
 }
 
-// A launcher's id may be longer than the field: the hash of the whole keeps two ids with one beginning apart.
-std::string FitAttempt(const std::string& attempt) {
-  if (attempt.size() < LG_ATTEMPT_BYTES) return attempt;
+// A name may be longer than its field: the hash of the whole keeps two names with one beginning apart.
+std::string Fit(const std::string& name, std::size_t field_bytes) {
+  if (name.size() < field_bytes) return name;
   constexpr std::size_t kHashBytes = 17;  // '-' and 16 digits
-  return attempt.substr(0, LG_ATTEMPT_BYTES - 1 - kHashBytes) + "-" + HexOf(HashText(attempt));
+  return name.substr(0, field_bytes - 1 - kHashBytes) + "-" + HexOf(HashText(name));
 }
+std::string FitAttempt(const std::string& attempt) { return Fit(attempt, LG_ATTEMPT_BYTES); }
 
 int ResolveRank(const lg_gauge_options& options, Environment environment, lg_layout* layout) {
   int code = LG_OK;
@@ -176,11 +177,8 @@ int ResolveIdentity(const lg_gauge_options& options, Environment environment, st
                     LauncherIdentity* identity) {
   const char* run = options.run != nullptr ? options.run : NonEmpty(environment("LOSSGAUGE_RUN"));
   if (run == nullptr) return SetError(LG_INVALID_ARGUMENT, "run: no name given, and LOSSGAUGE_RUN is not set");
-  const std::size_t run_bytes = std::strlen(run);
-  if (run_bytes < 1 || run_bytes >= LG_RUN_NAME_BYTES) {
-    return SetError(LG_INVALID_ARGUMENT, "run: must have 1 to %u bytes, got %zu", LG_RUN_NAME_BYTES - 1, run_bytes);
-  }
-  identity->run = run;
+  if (*run == '\0') return SetError(LG_INVALID_ARGUMENT, "run: expected a name, got an empty one");
+  identity->run = Fit(run, LG_RUN_NAME_BYTES);  // a job does not stop over a long name
   if (options.world_size < 0) return SetError(LG_INVALID_ARGUMENT, "world_size: must be >= 0, got %d", options.world_size);
   if (options.rank < -1) return SetError(LG_INVALID_ARGUMENT, "rank: must be >= -1, got %d", options.rank);
   if (options.gradient_reduction < LG_REDUCTION_OVER_RANKS_UNKNOWN ||

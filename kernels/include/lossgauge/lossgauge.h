@@ -84,7 +84,7 @@ typedef enum lg_gradient_reduction {
 
 typedef struct lg_gauge_options {
   size_t struct_size;
-  const char* run; /* stable name across restarts, 1 to 255 bytes; NULL = LOSSGAUGE_RUN, else an error */
+  const char* run; /* stable name across restarts, not empty; beyond 255 bytes it is cut and ends in a hash; NULL = LOSSGAUGE_RUN, else an error */
   const char* attempt; /* NULL = from the launcher (LOSSGAUGE_ATTEMPT, torchelastic, Slurm); required if world_size > 1 and none is found */
   int64_t attempt_start_wall_ns; /* of rank 0, if it was shared between ranks; 0 = this rank's own clock */
   int32_t rank; /* -1 = RANK or SLURM_PROCID, else 0 if world_size is 1 */

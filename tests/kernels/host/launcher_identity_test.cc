@@ -125,13 +125,22 @@ TEST_F(Launcher, LongIdsOfOneBeginningStayApart) {
   EXPECT_NE(identity_.attempt, first);
 }
 
-TEST_F(Launcher, ARunNameThatIsTooLongIsRefusedRatherThanCut) {
-  const std::string longest(255, 'r'), longer(256, 'r');
+TEST_F(Launcher, ARunNameThatIsTooLongIsCutAndStaysItself) {
+  const std::string longest(255, 'r'), longer(4096, 'r');
   options_.run = longest.c_str();
   EXPECT_EQ(Resolve(), LG_OK);
+  EXPECT_EQ(identity_.run, longest);
   options_.run = longer.c_str();
-  EXPECT_EQ(Resolve(), LG_INVALID_ARGUMENT);
-  EXPECT_THAT(LastError(), HasSubstr("256"));
+  ASSERT_EQ(Resolve(), LG_OK);
+  const std::string first = identity_.run;
+  EXPECT_EQ(first.size(), 255u);
+  const std::string other = longer + "2";
+  options_.run = other.c_str();
+  ASSERT_EQ(Resolve(), LG_OK);
+  EXPECT_NE(identity_.run, first);
+}
+
+TEST_F(Launcher, ARunWithoutANameIsRefused) {
   options_.run = "";
   EXPECT_EQ(Resolve(), LG_INVALID_ARGUMENT);
   options_.run = nullptr;
