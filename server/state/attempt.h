@@ -121,6 +121,9 @@ class Attempt {
   // Lets go of gone segments that do not stand for their rank.
   void TrimSlots();
   TimeNs first_seen_ns() const { return first_seen_ns_; }
+  // A producer of it was last seen alive; 0 = not since this process began.
+  TimeNs last_alive_ns() const { return last_alive_ns_; }
+  void set_last_alive_ns(TimeNs time) { last_alive_ns_ = std::max(last_alive_ns_, time); }
   std::optional<std::int64_t> last_joined_step() const { return last_joined_; }
   TimeNs last_step_time_ns() const { return last_step_time_ns_; }
   const std::map<std::uint32_t, RankState>& ranks() const { return ranks_; }
@@ -143,6 +146,7 @@ class Attempt {
   std::uint64_t generation_ = 1;
   std::int64_t known_step_ = 0;
   TimeNs first_seen_ns_;
+  TimeNs last_alive_ns_ = 0;
   TimeNs newest_producer_ns_ = 0;  // when the last producer was admitted
   std::map<std::uint32_t, RankState> ranks_;
   std::vector<std::shared_ptr<ProducerSlot>> slots_;  // all segments, successors of a rank included

@@ -84,7 +84,12 @@ Attempt* Run::Newest() {
   for (auto it = attempts_.rbegin(); it != attempts_.rend(); ++it) {
     if ((*it)->HasLiveProducer()) return it->get();
   }
-  return attempts_.empty() ? nullptr : attempts_.back().get();
+  // Nobody lives: the one that lived last, though a later one may have begun and ended beside it.
+  Attempt* last = nullptr;
+  for (const auto& attempt : attempts_) {
+    if (last == nullptr || attempt->last_alive_ns() >= last->last_alive_ns()) last = attempt.get();
+  }
+  return last;
 }
 
 void Run::OrderAttempts() {
@@ -249,6 +254,7 @@ void Run::OnLiveness(const std::shared_ptr<ProducerSlot>& slot, const LivenessRe
   }
   if (report.producer_state == ProducerState::kLive || report.producer_state == ProducerState::kFrozen) {
     last_activity_ns_ = report.time_ns;
+    if (Attempt* mine = FindAttempt(slot->info->attempt); mine != nullptr) mine->set_last_alive_ns(report.time_ns);
     if (!is_first) return;
     // A live attempt that appears after the newest one died is newer, whatever a wall clock that was set back says.
     Attempt* mine = FindAttempt(slot->info->attempt);

@@ -327,6 +327,22 @@ TEST_F(RunBookTest, TwoLiveAttemptsAreBothShownToTheJudge) {
   EXPECT_EQ(presence.producers.size(), 2u);
 }
 
+TEST_F(RunBookTest, OfAttemptsThatAreAllOverTheOneThatLivedLastIsJudged) {
+  Rank a("run", "1", 0, 1, 1, 100), b("run", "2", 0, 1, 2, 200);
+  Add(a);
+  Add(b);
+  Step(a, 0);
+  Step(b, 0);
+  Advance();
+  End(b);  // ends while the older one goes on
+  Advance();
+  book_->OnLiveness(a.Look(ProducerState::kLive, now_));
+  Advance();
+  Lose(a);
+  Advance();
+  EXPECT_EQ(judges_.told("run")->presences.back().newest_attempt, "1");
+}
+
 // observer B6: a second live producer of the same rank is refused; a dead one is succeeded.
 TEST_F(RunBookTest, ASecondLiveProducerOfARankIsRefused) {
   Rank a("run", "1", 0, 1, 1), b("run", "1", 0, 1, 2);
