@@ -5,6 +5,7 @@
 
 #include "prometheus/text_serializer.h"
 #include "server/export/snapshot_collectable.h"
+#include "server/state/clock.h"
 
 namespace lossgauge::export_ {
 namespace {
@@ -17,6 +18,7 @@ std::int64_t MonotonicNs() {
 
 MetricsPageOptions WithDefaults(MetricsPageOptions options) {
   if (!options.monotonic_ns) options.monotonic_ns = MonotonicNs;
+  if (!options.now_ns) options.now_ns = [clock = state::SystemClock()]() mutable { return clock.NowNs(); };
   return options;
 }
 
@@ -27,6 +29,7 @@ MetricsPage::MetricsPage(MetricsPageOptions options) : options_(WithDefaults(std
 std::string MetricsPage::Render(const state::Snapshot& snapshot) {
   const std::int64_t begin_ns = options_.monotonic_ns();
   PageContext context;
+  context.now_ns = options_.now_ns();
   context.max_ranks = options_.max_ranks;
   context.revision = options_.revision;
   context.proc_self = options_.proc_self;

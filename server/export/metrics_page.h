@@ -19,6 +19,8 @@ struct MetricsPageOptions {
   std::string proc_self = "/proc/self";
   // Monotonic nanoseconds, to time rendering; default: CLOCK_MONOTONIC.
   std::function<std::int64_t()> monotonic_ns;
+  // The present by the clock of lossgauged, for what has a term; default: state::SystemClock.
+  std::function<state::TimeNs()> now_ns;
 };
 
 // Thread-safe: any number of scrapes at once. Takes nothing but the snapshot and this process's own /proc, so that two Prometheus

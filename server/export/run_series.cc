@@ -8,6 +8,7 @@
 
 #include "server/export/counter_series.h"
 #include "server/export/label_text.h"
+#include "server/state/current_verdict.h"
 #include "server/state/kinds.h"
 
 namespace lossgauge::export_ {
@@ -63,8 +64,8 @@ ByLabel MismatchKinds() {
   return kinds;
 }
 
-void AddVerdict(std::string_view label, const state::RunSnapshot& run, FamilyBuilder& page) {
-  const state::Verdict& verdict = run.verdict;
+void AddVerdict(std::string_view label, const state::RunSnapshot& run, state::TimeNs now_ns, FamilyBuilder& page) {
+  const state::Verdict verdict = state::CurrentVerdict(run, now_ns);
   for (const state::Action action : kActions) {
     page.Add(Metric::kVerdict, {label, state::ActionName(action)}, verdict.action == action ? 1.0 : 0.0);
   }
@@ -75,8 +76,9 @@ void AddVerdict(std::string_view label, const state::RunSnapshot& run, FamilyBui
     }
   }
   page.Add(Metric::kVerdictChanges, {label}, static_cast<double>(run.verdict_changes));
-  if (verdict.evaluated_at_ns > 0) page.Add(Metric::kVerdictEvaluated, {label}, Seconds(verdict.evaluated_at_ns));
-  if (verdict.valid_until_ns > 0) page.Add(Metric::kVerdictValidUntil, {label}, Seconds(verdict.valid_until_ns));
+  // The judge's own: they tell how long it has been silent.
+  if (run.verdict.evaluated_at_ns > 0) page.Add(Metric::kVerdictEvaluated, {label}, Seconds(run.verdict.evaluated_at_ns));
+  if (run.verdict.valid_until_ns > 0) page.Add(Metric::kVerdictValidUntil, {label}, Seconds(run.verdict.valid_until_ns));
   if (verdict.since_ns) page.Add(Metric::kVerdictSince, {label}, Seconds(*verdict.since_ns));
 }
 
@@ -182,9 +184,9 @@ void AddLiveSeries(std::string_view label, const state::RunSnapshot& run, Family
 
 }  // namespace
 
-void AddRunSeries(std::string_view run_label, const state::RunSnapshot& run, FamilyBuilder& page) {
+void AddRunSeries(std::string_view run_label, const state::RunSnapshot& run, state::TimeNs now_ns, FamilyBuilder& page) {
   AddRunCounters(run_label, run.totals, page);
-  AddVerdict(run_label, run, page);
+  AddVerdict(run_label, run, now_ns, page);
   AddIncidents(run_label, run, page);
   page.Add(Metric::kRunInfo, {run_label, run.mode == "shadow" ? "shadow" : "advise", ReductionName(run.layout.gradient_reduction)}, 1.0);
   page.Add(Metric::kRunActive, {run_label}, run.ended ? 0.0 : 1.0);

@@ -9,8 +9,9 @@
 
 namespace lossgauge::export_ {
 
-// Everything with the label `run` and no rank. `run_label` is the clean name, unique on the page.
-void AddRunSeries(std::string_view run_label, const state::RunSnapshot& run, FamilyBuilder& page);
+// Everything with the label `run` and no rank. `run_label` is the clean name, unique on the page. A verdict past its term at `now_ns` is
+// UNKNOWN here as it is everywhere else.
+void AddRunSeries(std::string_view run_label, const state::RunSnapshot& run, state::TimeNs now_ns, FamilyBuilder& page);
 
 }  // namespace lossgauge::export_
 

@@ -73,7 +73,7 @@ void SnapshotCollectable::AddRuns(FamilyBuilder& page) const {
       ++duplicate_runs_;
       continue;
     }
-    AddRunSeries(label, *run, page);
+    AddRunSeries(label, *run, context_.now_ns, page);
     if (with_ranks.count(run.get()) == 0) {
       left_off += run->ranks.size();
       continue;

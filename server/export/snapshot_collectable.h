@@ -14,6 +14,7 @@ namespace lossgauge::export_ {
 
 // What a page says of the pages before it, and of lossgauged's build.
 struct PageContext {
+  state::TimeNs now_ns = 0;  // of this page
   std::size_t max_ranks = 0;
   std::string revision;
   std::string proc_self;

@@ -34,6 +34,7 @@ TEST(GoldenPage, IsTheCommittedOne) {
   snapshot.self.drain_lag_seconds = 0.004;
 
   MetricsPageOptions options;
+  options.now_ns = [] { return kNow; };
   options.proc_self = LOSSGAUGE_PROC_FIXTURE;
   options.revision = "0123abc";
   options.monotonic_ns = [] { return std::int64_t{0}; };

@@ -19,6 +19,7 @@ MetricsPageOptions Options() {
   MetricsPageOptions options;
   options.proc_self = LOSSGAUGE_PROC_FIXTURE;
   options.monotonic_ns = [] { return std::int64_t{0}; };
+  options.now_ns = [] { return kNow; };
   return options;
 }
 
@@ -174,6 +175,22 @@ TEST(MetricsPage, GivesExactlyOneActionAndEachReasonOnce) {
   EXPECT_THAT(page.Get("lossgauge_verdict{run=\"a\",action=\"CONTINUE\"}"), Optional(0));
   EXPECT_EQ(page.CountPrefix("lossgauge_verdict_reason{"), 2u);
   EXPECT_THAT(page.Get("lossgauge_verdict_reason{run=\"a\",action=\"RESTART\",reason=\"nonfinite\"}"), Optional(1));
+}
+
+TEST(MetricsPage, ShowsAVerdictPastItsTermAsUnknown) {
+  for (const state::Action action : {state::Action::kContinue, state::Action::kRestart}) {
+    auto run = RunOf("a", 1);
+    run->verdict.action = action;
+    MetricsPageOptions options = Options();
+    const std::string given = "lossgauge_verdict{run=\"a\",action=\"" + std::string(state::ActionName(action)) + "\"}";
+    options.now_ns = [&] { return run->verdict.valid_until_ns - 1; };
+    EXPECT_THAT(PageReader(MetricsPage(options).Render(Shot({run}))).Get(given), Optional(1));
+    options.now_ns = [&] { return run->verdict.valid_until_ns; };
+    const PageReader page(MetricsPage(options).Render(Shot({run})));
+    EXPECT_THAT(page.Get(given), Optional(0));
+    EXPECT_THAT(page.Get("lossgauge_verdict{run=\"a\",action=\"UNKNOWN\"}"), Optional(1));
+    EXPECT_THAT(page.Get("lossgauge_verdict_reason{run=\"a\",action=\"UNKNOWN\",reason=\"stale\"}"), Optional(1));
+  }
 }
 
 TEST(MetricsPage, CountsHiddenIncidentsApartFromOpenOnes) {

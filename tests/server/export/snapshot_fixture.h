@@ -111,6 +111,7 @@ inline std::shared_ptr<state::RunSnapshot> RunOf(const std::string& name, std::u
   run->first_seen_ns = kNow - 100 * kSecond;
   run->verdict.action = state::Action::kContinue;
   run->verdict.reason_codes = {"fresh"};
+  run->verdict.last_step = 99;
   run->verdict.evaluated_at_ns = kNow;
   run->verdict.valid_until_ns = kNow + 60 * kSecond;
   run->verdict_changes = 2;
