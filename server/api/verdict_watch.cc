@@ -8,7 +8,9 @@
 namespace lossgauge::api {
 namespace {
 
-constexpr std::int64_t kRepeatNs = 25'000'000'000;
+// A verdict is valid for about 30 s: a client that has heard nothing for two of these knows, long before its verdict runs out, that the
+// stream is dead rather than quiet.
+constexpr std::int64_t kRepeatNs = 10'000'000'000;
 
 }  // namespace
 

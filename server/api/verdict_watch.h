@@ -22,7 +22,7 @@ class VerdictWatch {
   bool NeedsHistory(const state::Snapshot&) const { return false; }
 
   // Fills an empty message if there is something to say at `now_ns`: nothing was sent yet, the verdict changed in substance, or the one sent
-  // is about to run out or 25 s old (at least one message every 30 s is promised). NOT_FOUND once the run is no longer kept.
+  // is about to run out or 10 s old (at least one message every 30 s is promised). NOT_FOUND once the run is no longer kept.
   absl::StatusOr<bool> Next(const state::Snapshot& snapshot, state::TimeNs now_ns, Message* message);
 
  private:

@@ -81,21 +81,24 @@ TEST_F(VerdictWatchTest, GivesThePresentVerdictFirstThenOnlyChanges) {
   EXPECT_FALSE(Next(watch, kNow + kSecond));
 }
 
-TEST_F(VerdictWatchTest, SpeaksAtLeastEvery30Seconds) {
+TEST_F(VerdictWatchTest, SpeaksEveryTenSecondsThoughTheVerdictHoldsForLonger) {
   run_->verdict = MakeVerdict(Action::kContinue, "fresh", kNow, 3600 * kSecond);
   VerdictWatch watch = Watch();
   EXPECT_TRUE(Next(watch, kNow));
-  EXPECT_FALSE(Next(watch, kNow + 24 * kSecond));
-  EXPECT_TRUE(Next(watch, kNow + 29 * kSecond));
+  EXPECT_FALSE(Next(watch, kNow + 9 * kSecond));
+  EXPECT_TRUE(Next(watch, kNow + 10 * kSecond));
+  EXPECT_FALSE(Next(watch, kNow + 19 * kSecond));
+  EXPECT_TRUE(Next(watch, kNow + 20 * kSecond));
 }
 
 TEST_F(VerdictWatchTest, RenewsAVerdictBeforeItsTermIsOver) {
+  run_->verdict = MakeVerdict(Action::kContinue, "fresh", kNow, 8 * kSecond);
   VerdictWatch watch = Watch();
-  EXPECT_TRUE(Next(watch, kNow));  // valid for 30 s
-  run_->verdict = MakeVerdict(Action::kContinue, "fresh", kNow + 14 * kSecond);
-  EXPECT_FALSE(Next(watch, kNow + 14 * kSecond));
-  run_->verdict = MakeVerdict(Action::kContinue, "fresh", kNow + 16 * kSecond);
-  EXPECT_TRUE(Next(watch, kNow + 16 * kSecond));
+  EXPECT_TRUE(Next(watch, kNow));
+  run_->verdict = MakeVerdict(Action::kContinue, "fresh", kNow + 3 * kSecond, 8 * kSecond);
+  EXPECT_FALSE(Next(watch, kNow + 3 * kSecond));
+  run_->verdict = MakeVerdict(Action::kContinue, "fresh", kNow + 5 * kSecond, 8 * kSecond);
+  EXPECT_TRUE(Next(watch, kNow + 5 * kSecond));
 }
 
 TEST_F(VerdictWatchTest, SaysSoWhenNobodyRenewsTheVerdict) {
