@@ -7,13 +7,25 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace lossgauge::web {
+namespace {
+
+// A whole request line and headers have come. One that is longer than this waits like those that are not complete.
+bool HasHead(int socket) {
+  char bytes[4096];
+  const ssize_t count = recv(socket, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
+  return count > 0 && std::string_view(bytes, static_cast<std::size_t>(count)).find("\r\n\r\n") != std::string_view::npos;
+}
+
+}  // namespace
 
 ConnectionPool::ConnectionPool(std::size_t max_threads, std::size_t max_waiting, std::function<void(int)> serve)
     : max_threads_(max_threads), max_waiting_(max_waiting), serve_(std::move(serve)) {}
@@ -82,6 +94,14 @@ void ConnectionPool::Enqueue(int socket) {
   changed_.notify_all();
 }
 
+int ConnectionPool::TakeNext() {
+  auto next = std::find_if(waiting_.begin(), waiting_.end(), HasHead);
+  if (next == waiting_.end()) next = waiting_.begin();
+  const int socket = *next;
+  waiting_.erase(next);
+  return socket;
+}
+
 void ConnectionPool::Work() {
   while (true) {
     int socket = -1;
@@ -91,8 +111,7 @@ void ConnectionPool::Work() {
       changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
       --idle_threads_;
       if (stopping_) return;
-      socket = waiting_.front();
-      waiting_.pop_front();
+      socket = TakeNext();
       waiting_count_ = waiting_.size();
     }
     changed_.notify_all();

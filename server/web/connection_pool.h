@@ -1,4 +1,5 @@
-// Accepts connections and gives each to a thread. Threads and waiting connections are bounded; beyond that the kernel's backlog holds them.
+// Accepts connections and gives each to a thread, those that have sent a whole request line and headers first: clients who send half of one
+// do not stand in the way of a health probe. Threads and waiting connections are bounded; beyond that the kernel's backlog holds them.
 #ifndef LOSSGAUGE_SERVER_WEB_CONNECTION_POOL_H_
 #define LOSSGAUGE_SERVER_WEB_CONNECTION_POOL_H_
 
@@ -26,12 +27,14 @@ class ConnectionPool {
 
   // Connections that wait for a thread.
   bool others_wait() const { return waiting_count_ > 0; }
+  std::size_t waiting() const { return waiting_count_; }
   const std::atomic<bool>& stopping() const { return stopping_; }
 
  private:
   void Accept();
   void Work();
   void Enqueue(int socket);
+  int TakeNext();  // with the lock held
 
   const std::size_t max_threads_;
   const std::size_t max_waiting_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace lossgauge::web {
 namespace {
@@ -30,8 +31,9 @@ void AddressText(const sockaddr_storage& storage, std::string* ip, int* port) {
 
 }  // namespace
 
-ConnectionStream::ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping)
-    : socket_(socket), limits_(limits), stopping_(stopping) {
+ConnectionStream::ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping,
+                                   std::function<bool()> others_wait)
+    : socket_(socket), limits_(limits), stopping_(stopping), others_wait_(std::move(others_wait)) {
   // Head and body are written apart: with Nagle's algorithm the body would wait for the client's delayed acknowledgement, 40 ms.
   const int on = 1;
   setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -46,9 +48,48 @@ ConnectionStream::~ConnectionStream() {
   close(socket_);
 }
 
-void ConnectionStream::BeginRequest() {
-  request_deadline_ = Clock::now() + limits_.request_time;
+Head ConnectionStream::WaitForHead() {
+  input_.erase(0, taken_);
+  taken_ = 0;
+  const Clock::time_point begin = Clock::now();
+  while (input_.empty() && !Poll(POLLIN, kSlice)) {
+    const Clock::duration waited = Clock::now() - begin;
+    if (stopping_ || waited >= limits_.idle_time) return Head::kNone;
+    if (others_wait_() && (served_ || waited >= limits_.hurried_time)) return Head::kNone;
+  }
+  served_ = true;
+  request_begin_ = Clock::now();
   request_bytes_left_ = limits_.request_bytes;
+  std::size_t line = 0;  // where the line begins that has not ended yet
+  while (true) {
+    for (std::size_t end; (end = input_.find('\n', line)) != std::string::npos; line = end + 1) {
+      if (end - line >= kMaxLineBytes) return line == 0 ? Head::kLineTooLong : Head::kTooLong;
+      const bool crlf = end > line && input_[end - 1] == '\r';
+      // The empty line ends the head. A first line without carriage return is none: cpp-httplib says so.
+      if ((crlf && end == line + 1) || (line == 0 && !crlf)) return end < kMaxHeadBytes ? Head::kComplete : Head::kTooLong;
+    }
+    if (input_.size() - line >= kMaxLineBytes) return line == 0 ? Head::kLineTooLong : Head::kTooLong;
+    if (input_.size() >= kMaxHeadBytes) return Head::kTooLong;
+    if (!Receive()) return Head::kNone;
+  }
+}
+
+void ConnectionStream::TakeRest() {
+  shutdown(socket_, SHUT_WR);
+  const Clock::time_point deadline = Clock::now() + limits_.hurried_time;
+  char rest[16384];
+  for (int i = 0; i < 256 && WaitUntil(POLLIN, deadline) && recv(socket_, rest, sizeof rest, MSG_DONTWAIT) > 0; ++i) {
+    if (Clock::now() >= deadline) return;
+  }
+}
+
+bool ConnectionStream::Receive() {
+  if (!WaitForInput()) return false;
+  char bytes[4096];
+  const ssize_t received = recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT);
+  if (received <= 0) return false;
+  input_.append(bytes, static_cast<std::size_t>(received));
+  return true;
 }
 
 bool ConnectionStream::Poll(short events, std::chrono::milliseconds slice) const {
@@ -66,27 +107,35 @@ bool ConnectionStream::WaitUntil(short events, Clock::time_point deadline) const
   return false;
 }
 
+bool ConnectionStream::WaitForInput() const {
+  while (!stopping_) {
+    const auto time = others_wait_() ? std::min(limits_.hurried_time, limits_.request_time) : limits_.request_time;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(request_begin_ + time - Clock::now());
+    if (left.count() <= 0) return false;
+    if (Poll(POLLIN, std::min(left, kSlice))) return true;
+  }
+  return false;
+}
+
 bool ConnectionStream::PeerGone() const {
   pollfd entry{socket_, POLLIN | POLLRDHUP, 0};
   return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-bool ConnectionStream::is_readable() const { return taken_ < buffered_ || WaitUntil(POLLIN, request_deadline_); }
+bool ConnectionStream::is_readable() const { return taken_ < input_.size() || WaitForInput(); }
 
 bool ConnectionStream::is_writable() const { return WaitUntil(POLLOUT, Clock::now() + limits_.write_stall) && !PeerGone(); }
 
 ssize_t ConnectionStream::read(char* data, size_t size) {
   if (request_bytes_left_ == 0) return -1;
   size = std::min(size, request_bytes_left_);
-  if (taken_ == buffered_) {
-    if (Clock::now() >= request_deadline_ || !WaitUntil(POLLIN, request_deadline_)) return -1;
-    const ssize_t received = recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
-    if (received <= 0) return received;
+  if (taken_ == input_.size()) {
+    input_.clear();
     taken_ = 0;
-    buffered_ = static_cast<std::size_t>(received);
+    if (!Receive()) return -1;
   }
-  const std::size_t count = std::min(size, buffered_ - taken_);
-  std::memcpy(data, buffer_.data() + taken_, count);
+  const std::size_t count = std::min(size, input_.size() - taken_);
+  std::memcpy(data, input_.data() + taken_, count);
   taken_ += count;
   request_bytes_left_ -= count;
   return static_cast<ssize_t>(count);

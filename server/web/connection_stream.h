@@ -3,10 +3,10 @@
 #ifndef LOSSGAUGE_SERVER_WEB_CONNECTION_STREAM_H_
 #define LOSSGAUGE_SERVER_WEB_CONNECTION_STREAM_H_
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 
 #include "server/web/httplib.h"
@@ -15,23 +15,30 @@ namespace lossgauge::web {
 
 struct ConnectionLimits {
   std::chrono::milliseconds request_time{10'000};  // from the first byte of a request to its last
+  std::chrono::milliseconds hurried_time{500};     // the same while others wait for the thread, and for a first byte
   std::chrono::milliseconds idle_time{5'000};      // between two requests
   std::chrono::milliseconds write_stall{5'000};    // without a byte taken by the client
   std::size_t request_bytes = 128 << 10;           // request line, headers and body
 };
 
+enum class Head { kComplete, kNone, kLineTooLong, kTooLong };
+
 // Owns the socket. Used by one thread; `stopping` may be set by another and ends every wait.
 class ConnectionStream final : public httplib::Stream {
  public:
-  ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping);
+  // `others_wait` says that the thread is needed elsewhere; it is asked during every wait for the client to send.
+  ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping, std::function<bool()> others_wait);
   ~ConnectionStream() override;
   ConnectionStream(const ConnectionStream&) = delete;
   ConnectionStream& operator=(const ConnectionStream&) = delete;
 
-  // Waits for the first byte of the next request. False: none came in the idle time, the client is gone, the server stops, or `give_way()`
-  // says that others need the thread. A new connection has a fifth of that time before it has to.
-  template <typename GiveWay>
-  bool WaitForRequest(const GiveWay& give_way);
+  // Waits for the first byte of the next request, then for the rest of its line and headers, which read() gives afterwards. kNone: none came
+  // in time, the client is gone, the server stops, or others need the thread; a new connection has the hurried time before it has to leave.
+  Head WaitForHead();
+
+  // After an answer to a request that was not read to its end: takes what the client still sends, within the hurried time and reason, because
+  // closing with unread input sends a reset that can overtake the answer.
+  void TakeRest();
 
   // The client has closed its side. For event streams, which read nothing.
   bool PeerGone() const;
@@ -49,34 +56,27 @@ class ConnectionStream final : public httplib::Stream {
 
   // Readiness for `events`: in slices, so that `stopping_` is seen.
   bool WaitUntil(short events, Clock::time_point deadline) const;
+  // Readiness to read within the request's time, which shrinks while others wait.
+  bool WaitForInput() const;
   bool Poll(short events, std::chrono::milliseconds slice) const;
-  void BeginRequest();
+  // False: nothing more comes.
+  bool Receive();
 
+  // What cpp-httplib takes; it answers longer headers with a bare 400.
+  static constexpr std::size_t kMaxLineBytes = 8192;
+  static constexpr std::size_t kMaxHeadBytes = 64 << 10;
   static constexpr std::chrono::milliseconds kSlice{100};
 
   const int socket_;
   const ConnectionLimits limits_;
   const std::atomic<bool>& stopping_;
-  std::array<char, 4096> buffer_;
-  std::size_t buffered_ = 0;
-  std::size_t taken_ = 0;
+  const std::function<bool()> others_wait_;
+  std::string input_;       // received
+  std::size_t taken_ = 0;   // of it, by read()
   std::size_t request_bytes_left_ = 0;
   bool served_ = false;
-  Clock::time_point request_deadline_{};
+  Clock::time_point request_begin_{};
 };
-
-template <typename GiveWay>
-bool ConnectionStream::WaitForRequest(const GiveWay& give_way) {
-  const Clock::time_point begin = Clock::now();
-  while (taken_ == buffered_ && !Poll(1 /* POLLIN */, kSlice)) {
-    const Clock::duration waited = Clock::now() - begin;
-    if (stopping_ || waited >= limits_.idle_time) return false;
-    if (give_way() && (served_ || waited >= limits_.idle_time / 5)) return false;
-  }
-  served_ = true;
-  BeginRequest();
-  return true;
-}
 
 }  // namespace lossgauge::web
 

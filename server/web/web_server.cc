@@ -67,6 +67,9 @@ struct WebServer::Running {
         pool(web_options.request_threads + web_options.max_event_streams, web_options.max_waiting, [this](int socket) { ServeConnection(socket); }) {
     for (const std::string& host : options.allowed_hosts) guard.allowed_hosts.push_back(absl::AsciiStrToLower(host));
     engine.set_payload_max_length(kMaxBodyBytes);
+    // Not used by our connections, but said in every answer.
+    engine.set_keep_alive_max_count(kRequestsPerConnection);
+    engine.set_keep_alive_timeout(std::chrono::ceil<std::chrono::seconds>(options.idle_time).count());
     engine.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       return Route(request, response) ? httplib::Server::HandlerResponse::Handled : httplib::Server::HandlerResponse::Unhandled;
     });
@@ -92,24 +95,42 @@ struct WebServer::Running {
   void ServeConnection(int socket) {
     ConnectionLimits limits;
     limits.request_time = options.request_time;
+    limits.hurried_time = options.hurried_time;
     limits.idle_time = options.idle_time;
     limits.write_stall = options.write_stall;
-    ConnectionStream stream(socket, limits, pool.stopping());
+    ConnectionStream stream(socket, limits, pool.stopping(), [this] { return pool.others_wait(); });
     for (int served = 1; served <= kRequestsPerConnection; ++served) {
-      if (!stream.WaitForRequest([this] { return pool.others_wait(); })) return;
+      const Head head = stream.WaitForHead();
+      if (head == Head::kNone) return;
+      if (head != Head::kComplete) return RefuseHead(head, stream);
       if (!engine.Serve(stream, served == kRequestsPerConnection)) return;
     }
   }
 
+  // cpp-httplib would close or say 400 without a reason.
+  static void RefuseHead(Head head, ConnectionStream& stream) {
+    const bool line = head == Head::kLineTooLong;
+    httplib::Response response;
+    SetError(absl::InvalidArgumentError(line ? "the request line is longer than 8 KiB" : "a header is longer than 8 KiB, or all of them than 64 KiB"),
+             response);
+    SetSecurityHeaders(response);
+    std::string text = absl::StrCat("HTTP/1.1 ", line ? "414 URI Too Long" : "431 Request Header Fields Too Large", "\r\nConnection: close\r\n");
+    for (const auto& [name, value] : response.headers) absl::StrAppend(&text, name, ": ", value, "\r\n");
+    absl::StrAppend(&text, "Content-Length: ", response.body.size(), "\r\n\r\n", response.body);
+    if (stream.write(text.data(), text.size()) > 0) stream.TakeRest();
+  }
+
   // False: a POST that cpp-httplib is to read the body of.
   bool Route(const httplib::Request& request, httplib::Response& response) {
-    if (const std::optional<Refusal> refusal = CheckRequest(request, guard)) {
+    const bool post_path = request.path == kAcknowledgePath || request.path == kActionsPath;
+    const bool wrong_path = request.method == "POST" && !post_path;
+    // Of a POST to a path that takes none, the body's type does not matter.
+    if (const std::optional<Refusal> refusal = CheckRequest(request, guard); refusal && !(wrong_path && refusal->http_status == 415)) {
       SetError(absl::InvalidArgumentError(refusal->message), response);
       response.status = refusal->http_status;
       if (refusal->http_status == 405) response.set_header("Allow", "GET, HEAD, POST");
       return true;
     }
-    const bool post_path = request.path == kAcknowledgePath || request.path == kActionsPath;
     if (request.method == "POST" && post_path) return false;
     if (request.method == "POST" || post_path) {
       SetError(absl::InvalidArgumentError(absl::StrCat(request.method, " is not for this path; use ", post_path ? "POST" : "GET")), response);

@@ -4,7 +4,9 @@
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <stdexcept>
 
 #include "lossgauge/v1/lossgauge.pb.h"
@@ -95,6 +97,12 @@ TEST_F(WebServerTest, ErrorsAreJsonWithAFittingStatus) {
   EXPECT_EQ(Post("/api/v1/actions", "{").status, 400);
   EXPECT_EQ(Post("/api/v1/actions", R"({"nonsense": 1})").status, 400);
   EXPECT_EQ(Post("/api/v1/actions", "{}", "text/plain").status, 415);
+  EXPECT_EQ(Post("/metrics", "{}", "text/plain").status, 405);
+  RawConnection connection(server_->port());
+  connection.Send("POST /metrics HTTP/1.1\r\n" + HostLine() + "\r\n");
+  answer = connection.ReadAnswer();
+  EXPECT_EQ(answer.status, 405);
+  EXPECT_EQ(answer.headers["Allow"], "GET, HEAD");
   EXPECT_EQ(Get("/nothing/here").status, 404);
 }
 
@@ -169,6 +177,43 @@ TEST_F(WebServerTest, AConnectionIsUsedAgain) {
   for (int i = 0; i < 50; ++i) {
     ASSERT_TRUE(connection.Send("GET /-/healthy HTTP/1.1\r\n" + HostLine() + "\r\n"));
     ASSERT_EQ(connection.ReadAnswer().status, 200) << i;
+  }
+}
+
+TEST_F(WebServerTest, AConnectionServesAsManyRequestsAsItsAnswersSay) {
+  StartServer();
+  RawConnection connection(server_->port());
+  int said = 1;
+  for (int i = 1; i <= said; ++i) {
+    ASSERT_TRUE(connection.Send("GET /-/healthy HTTP/1.1\r\n" + HostLine() + "\r\n"));
+    HttpAnswer answer = connection.ReadAnswer();
+    ASSERT_EQ(answer.status, 200) << i;
+    if (i == 1) {
+      ASSERT_EQ(std::sscanf(answer.headers["Keep-Alive"].c_str(), "timeout=5, max=%d", &said), 1) << answer.headers["Keep-Alive"];
+    }
+    EXPECT_EQ(answer.headers["Connection"] == "close", i == said) << i;
+  }
+  EXPECT_GT(said, 5);
+  EXPECT_EQ(connection.ReadAll(), "");
+}
+
+// As a browser does.
+TEST_F(WebServerTest, ThePageLoadsOverSixConnectionsAgainAndAgain) {
+  StartServer();
+  std::vector<std::unique_ptr<RawConnection>> connections;
+  for (int i = 0; i < 6; ++i) connections.push_back(std::make_unique<RawConnection>(server_->port()));
+  for (int load = 0; load < 5; ++load) {
+    for (std::size_t first = 0; first < PageAssets().size(); first += connections.size()) {
+      const auto batch = PageAssets().subspan(first, std::min(connections.size(), PageAssets().size() - first));
+      for (std::size_t i = 0; i < batch.size(); ++i) {
+        ASSERT_TRUE(connections[i]->Send("GET " + std::string(batch[i].path) + " HTTP/1.1\r\n" + HostLine() + "\r\n"));
+      }
+      for (std::size_t i = 0; i < batch.size(); ++i) {
+        const HttpAnswer answer = connections[i]->ReadAnswer();
+        ASSERT_EQ(answer.status, 200) << batch[i].path << " in load " << load;
+        EXPECT_EQ(answer.body, batch[i].bytes) << batch[i].path;
+      }
+    }
   }
 }
 
