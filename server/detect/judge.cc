@@ -139,7 +139,7 @@ void Judge::ReportFactor(const StepSignals& signals, bool high, bool is_grad) {
                       {is_grad ? "grad_norm" : "max_abs_logit", value, "", absl::StrFormat("%.2f x usual", factor)}};
   if (!is_grad && signals.joined->summary.worst_logit) {
     const state::Place& place = *signals.joined->summary.worst_logit;
-    finding.rank = finding.peak_step == signals.moment.step ? place.rank : open->rank;  // the peak's: it would change at every step
+    finding.rank = open == nullptr ? place.rank : open->rank;  // the first to rise: that of now would change the verdict at every step
     finding.evidence.push_back({"worst_logit", place.value, "", absl::StrFormat("rank %d, position %d, column %d", place.rank, place.position, place.token)});
   }
   state_.book.Report(slot, std::move(finding), signals.moment);

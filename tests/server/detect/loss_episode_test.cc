@@ -119,6 +119,8 @@ TEST(LossEpisode, OneSpikeChangesTheVerdictAFewTimesOnly) {
   const double echo[] = {5.1, 4.5, 3.6, 3.0, 2.7, 2.9, 2.5, 2.6, 2.4, 2.45, 2.3, 2.35};
   for (int i = 0; i < 12; ++i) step(echo[i], i < 8 ? 4 - 0.4 * i : 0.3, i < 6 ? 45 - 3 * i : 20);
   for (int i = 0; i < 275; ++i) step(2.2, 0.24, 20);
+  for (int i = 0; i < 30; ++i) step(2.2, 0.24, 45);  // high logits alone
+  for (int i = 0; i < 30; ++i) step(2.2, 0.24, 20);
   std::string text;
   for (const std::string& change : changes) text += "\n  " + change;
   EXPECT_LE(changes.size(), 6u) << text;
