@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "server/ctl/terminal.h"
 
 namespace lossgauge::ctl {
 namespace {
@@ -65,6 +66,19 @@ std::optional<std::int64_t> Options::Integer(const std::string& flag) const {
   return found == values_.end() ? std::nullopt : ParseInteger(found->second);
 }
 
+namespace {
+
+bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t bytes = CharacterBytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+}  // namespace
+
 std::vector<Flag> AllFlags(const Command& command) {
   std::vector<Flag> flags = command.flags;
   if (command.remote) {
@@ -95,6 +109,10 @@ absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<s
   bool only_operands = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
+    // Names on the wire are UTF-8. A file of `dump` may be named as it likes.
+    if (command.remote && !IsUtf8(argument)) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", argument, "\" is not valid UTF-8, as names of runs and all other texts are"));
+    }
     if (only_operands || argument.size() < 2 || argument[0] != '-') {
       options.operands_.push_back(argument);
       continue;
@@ -126,6 +144,13 @@ absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<s
       value = arguments[++i];
     } else {
       return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value: --", name, "=", flag->placeholder));
+    }
+    // A flag that stands apart from its value: the value has not been looked at.
+    if (command.remote && !IsUtf8(value)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, ": \"", value, "\" is not valid UTF-8"));
+    }
+    if (name == "address" && value.empty()) {
+      return absl::InvalidArgumentError("--address is empty; give HOST:PORT, or leave it out for LOSSGAUGE_ADDRESS or 127.0.0.1:9789");
     }
     if (const absl::Status status = Check(*flag, value); !status.ok()) return status;
     options.values_[name] = value;

@@ -34,7 +34,7 @@ int Run(const Options& options, Io& io) {
     const int rank_b = Rank(b.verdict().action());
     return rank_a != rank_b ? rank_a < rank_b : a.run() < b.run();
   });
-  Table table({{"RUN"}, {"VERDICT"}, {"STEP", true}, {"AGE", true}, {"LOSS", true}, {"OPEN", true}, {"REASON"}});
+  Table table({{.title = "RUN", .flexible = true}, {"VERDICT"}, {"STEP", true}, {"AGE", true}, {"LOSS", true}, {"OPEN", true}, {"REASON"}});
   for (const v1::Run& run : answer.runs()) {
     table.Add({{run.run().empty() ? "(no name)" : Printable(run.run()), Tone::kBold},
                {ActionName(run.verdict().action()), ToneOf(run.verdict().action())},
@@ -54,7 +54,7 @@ Command RunsCommand() {
   return {.name = "runs",
           .operands = "",
           .summary = "list the runs, worst verdict first",
-          .details = "AGE is the age of the last step, LOSS is in nats per token, OPEN counts open incidents.",
+          .details = "AGE is the age of the last step, LOSS is in nats per token, OPEN counts open incidents. A long name is cut in its middle; --json has it whole.",
           .flags = {},
           .remote = true,
           .run = Run};

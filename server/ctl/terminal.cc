@@ -88,6 +88,16 @@ std::string Fit(const std::string& text, std::size_t width, bool unicode) {
   return text.substr(0, text.size() - rest.size()) + (unicode ? "…" : "~");
 }
 
+std::string FitMiddle(const std::string& text, std::size_t width, bool unicode) {
+  if (DisplayWidth(text) <= width) return text;
+  if (width == 0) return "";
+  const std::string head = Fit(text, (width + 1) / 2, unicode);  // with the mark of what is missing
+  const std::size_t room = width - DisplayWidth(head);
+  std::string_view tail = text;
+  while (DisplayWidth(tail) > room) tail.remove_prefix(std::max<std::size_t>(Decode(tail).bytes, 1));
+  return head + std::string(tail);
+}
+
 std::string Coloured(const Io& io, Tone tone, const std::string& text) {
   if (!io.colour || tone == Tone::kPlain || text.empty()) return text;
   const char* code = "0";
@@ -104,16 +114,26 @@ std::string Coloured(const Io& io, Tone tone, const std::string& text) {
 }
 
 void Table::Print(Io& io) const {
+  constexpr std::size_t kLeastFlexible = 20;
+  constexpr std::size_t kMostFlexible = 40;
+  constexpr std::size_t kLeastLast = 24;
   std::vector<std::size_t> widths;
   for (const Column& column : columns_) widths.push_back(DisplayWidth(column.title));
   for (const auto& row : rows_) {
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i].text));
+  }
+  for (std::size_t i = 0; i + 1 < columns_.size(); ++i) {
+    if (!columns_[i].flexible) continue;
+    std::size_t others = 2 * (columns_.size() - 1) + kLeastLast;
+    for (std::size_t j = 0; j + 1 < columns_.size(); ++j) others += j == i ? 0 : widths[j];
+    widths[i] = std::min(widths[i], std::clamp(io.width > others ? io.width - others : 0, kLeastFlexible, kMostFlexible));
   }
   const auto print_row = [&](const std::vector<Cell>& row) {
     std::size_t used = 0;
     for (std::size_t i = 0; i < row.size(); ++i) {
       const bool last = i + 1 == row.size();
       std::string text = row[i].text;
+      if (columns_[i].flexible) text = FitMiddle(text, widths[i], io.unicode);
       if (last && !columns_[i].right) text = Fit(text, std::max<std::size_t>(io.width > used ? io.width - used : 0, 12), io.unicode);
       const std::string padding(widths[i] > DisplayWidth(text) ? widths[i] - DisplayWidth(text) : 0, ' ');
       const std::string shown = Coloured(io, row[i].tone, text);

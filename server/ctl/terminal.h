@@ -37,6 +37,8 @@ std::size_t DisplayWidth(std::string_view text);
 
 // At most `width` columns; what is cut is shown by "…" (or "~" without Unicode).
 std::string Fit(const std::string& text, std::size_t width, bool unicode);
+// Likewise, but cut in the middle: names that share a prefix differ at their end.
+std::string FitMiddle(const std::string& text, std::size_t width, bool unicode);
 
 // Lines of at most `width` columns, broken at spaces; a longer word stays whole, because paths are copied. At least one line.
 std::vector<std::string> Wrap(std::string_view text, std::size_t width);
@@ -46,11 +48,13 @@ enum class Tone { kPlain, kDim, kBold, kGood, kWarning, kBad, kSevere };
 std::string Coloured(const Io& io, Tone tone, const std::string& text);
 
 // Columns separated by two spaces, as wide as their widest cell; the last column is cut at the terminal's width.
+// A flexible column gives up width (down to 20 columns, never more than 40) so that the last one keeps some.
 class Table {
  public:
   struct Column {
     std::string title;
     bool right = false;
+    bool flexible = false;
   };
   struct Cell {
     std::string text;

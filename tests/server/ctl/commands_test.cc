@@ -104,6 +104,22 @@ TEST_F(CtlCommands, RunsFitEightyColumnsAndOddNamesAreHarmless) {
   EXPECT_EQ(std::count(session.out.begin(), session.out.end(), '\n'), 3);
 }
 
+TEST_F(CtlCommands, ALongRunNameLeavesRoomForTheReasonAndIsWholeInJson) {
+  const std::string name = "first-" + std::string(240, 'x') + "-last";
+  fake.runs[name] = MakeRun(name, v1::WATCH, "the loss has risen for 20 steps");
+  fake.runs["short"] = MakeRun("short", v1::WATCH, "the loss has risen for 20 steps");
+  ASSERT_EQ(session.Run({"runs"}), 0);
+  EXPECT_LE(LongestLine(session.out), 80u);
+  EXPECT_THAT(session.out, HasSubstr("the loss has risen"));
+  EXPECT_THAT(session.out, HasSubstr("first-xxxx…xxxxxx-last  WATCH"));
+  session.width = 200;
+  ASSERT_EQ(session.Run({"runs"}), 0);
+  EXPECT_THAT(session.out, HasSubstr("short" + std::string(35, ' ') + "  WATCH"));
+  EXPECT_THAT(session.out, HasSubstr("the loss has risen for 20 steps\n"));
+  ASSERT_EQ(session.Run({"runs", "--json"}), 0);
+  EXPECT_THAT(session.out, HasSubstr(name));
+}
+
 TEST_F(CtlCommands, RunsAreColouredOnlyIfTheTerminalWantsIt) {
   fake.runs["demo"] = MakeRun("demo", v1::HALT, "integrity");
   session.Run({"runs"});

@@ -46,6 +46,15 @@ TEST(Fit, CutsAtACharactersBorder) {
   EXPECT_EQ(Fit("abcd", 4, true), "abcd");
 }
 
+TEST(FitMiddle, KeepsBothEnds) {
+  EXPECT_EQ(FitMiddle("abcdefghij", 7, true), "abc…hij");
+  EXPECT_EQ(FitMiddle("abcdefghij", 6, false), "ab~hij");
+  EXPECT_EQ(FitMiddle("損失関数損失", 7, true), "損…損失");
+  EXPECT_EQ(FitMiddle("abcd", 4, true), "abcd");
+  EXPECT_EQ(FitMiddle("abcd", 1, true), "…");
+  EXPECT_EQ(FitMiddle("abcd", 0, true), "");
+}
+
 TEST(Wrap, BreaksAtSpacesAndKeepsLongWordsWhole) {
   EXPECT_THAT(Wrap("aa bb cc", 5), ::testing::ElementsAre("aa bb", "cc"));
   EXPECT_THAT(Wrap("/a/very/long/path x", 5), ::testing::ElementsAre("/a/very/long/path", "x"));
@@ -127,6 +136,11 @@ TEST(CommandLine, WrongUseNamesTheWordAndExitsWithTwo) {
       {{"verdict"}, "RUN is missing"},
       {{"verdict", "a", "b"}, "unexpected \"b\""},
       {{"verdict", "a", "--adress=x"}, "unknown flag --adress, did you mean --address?"},
+      {{"verdict", "bad\xff"}, "lossgaugectl verdict: \"bad\\xff\" is not valid UTF-8"},
+      {{"steps", "a", "--attempt=\xff"}, "\"--attempt=\\xff\" is not valid UTF-8"},
+      {{"steps", "a", "--attempt", "\xff"}, "--attempt: \"\\xff\" is not valid UTF-8"},
+      {{"verdict", "a", "--address="}, "--address is empty; give HOST:PORT"},
+      {{"runs", "--address", ""}, "--address is empty; give HOST:PORT"},
       {{"verdict", "a", "--json=1"}, "--json takes no value"},
       {{"verdict", "a", "--timeout", "soon"}, "--timeout takes a time with its unit"},
       {{"verdict", "a", "--timeout=0s"}, "--timeout takes a time with its unit"},
