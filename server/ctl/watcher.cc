@@ -68,7 +68,7 @@ void Watcher::Start() {
 
 Watcher::News Watcher::Next(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, patience, [this] { return !news_.steps.empty() || news_.verdict || news_.failed; });
+  changed_.wait_for(lock, patience, [this] { return !news_.steps.empty() || news_.verdict || news_.failed || broke_; });
   if (std::chrono::steady_clock::now() - last_heard_ > silence_) {
     connected_ = false;
     last_heard_ = std::chrono::steady_clock::now();  // the new connections have as long again
@@ -77,7 +77,8 @@ Watcher::News Watcher::Next(std::chrono::milliseconds patience) {
     }
   }
   News news = std::exchange(news_, News());
-  news.connected = connected_;
+  const bool broke = std::exchange(broke_, false);
+  news.connected = connected_ && !broke;
   return news;
 }
 
@@ -102,9 +103,10 @@ void Watcher::Keep(Stream* stream, const OpenStream& open_stream) {
     std::unique_lock lock(mutex_);
     if (stopping_) return;
     connected_ = false;
+    broke_ = true;
+    changed_.notify_all();
     if (IsFinal(status)) {
       news_.failed = status;
-      changed_.notify_all();
       return;
     }
     pause = received ? kFirstPause : std::min(pause * 2, kLongestPause);

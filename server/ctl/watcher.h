@@ -69,6 +69,7 @@ class Watcher {
   std::condition_variable changed_;
   bool stopping_ = false;
   bool connected_ = true;
+  bool broke_ = false;  // since the last Next(): a break is told though the connection may be back already
   std::chrono::steady_clock::time_point last_heard_;
   News news_;
   std::deque<double> history_;
