@@ -110,6 +110,7 @@ const Incident& IncidentBook::Report(const Slot& slot, Finding finding, const Mo
     if (!std::isfinite(item.value)) {  // what is not a number is said in words
       item.text = std::isnan(item.value) ? "NaN" : item.value > 0 ? "+inf" : "-inf";
       item.value = 0;
+      item.unit.clear();  // "0 nats" would be read as a measurement
     }
   }
   incident.rank = finding.rank;

@@ -138,6 +138,7 @@ constexpr std::array<MetricSpec, kMetricCount> kCatalogue = {{
     {Metric::kDrainBusy, kC, Life::kProcess, "lossgauge_drain_busy_seconds_total", "s", "", "Time that the drain thread worked."},
     {Metric::kStepsJoined, kC, Life::kProcess, "lossgauge_steps_joined_total", "steps", "", "Steps joined over their ranks."},
     {Metric::kLateRecords, kC, Life::kProcess, "lossgauge_late_records_total", "records", "", "Records of steps that were joined already."},
+    {Metric::kDuplicateRecords, kC, Life::kProcess, "lossgauge_duplicate_records_total", "records", "", "Second records of a rank for the same step of an attempt: the first one counts."},
     {Metric::kAbsurdSteps, kC, Life::kProcess, "lossgauge_absurd_steps_total", "records", "", "Records whose step jumped absurdly and was not adopted."},
     {Metric::kBaselineResets, kC, Life::kProcess, "lossgauge_baseline_resets_total", "resets", "", "Detector states that could not be restored: those detectors started warming again."},
     {Metric::kStateWriteErrors, kC, Life::kProcess, "lossgauge_state_write_errors_total", "errors", "", "Writes of the state directory that failed."},

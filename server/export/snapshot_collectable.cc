@@ -106,6 +106,7 @@ void SnapshotCollectable::AddSelf(FamilyBuilder& page) const {
   page.Add(Metric::kDrainBusy, {}, self.drain_busy_seconds);
   page.Add(Metric::kStepsJoined, {}, Count(self.steps_joined));
   page.Add(Metric::kLateRecords, {}, Count(self.late_records));
+  page.Add(Metric::kDuplicateRecords, {}, Count(self.duplicate_records));
   page.Add(Metric::kAbsurdSteps, {}, Count(self.absurd_steps));
   page.Add(Metric::kBaselineResets, {}, Count(self.baseline_resets));
   page.Add(Metric::kStateWriteErrors, {}, Count(self.state_write_errors));

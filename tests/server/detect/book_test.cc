@@ -104,10 +104,11 @@ TEST_F(Book, HistoryIsBounded) {
 
 TEST_F(Book, EvidenceThatIsNoNumberIsSaidInWords) {
   Finding finding = Of(Condition::kNonfinite, 1);
-  finding.evidence = {{"grad_norm", std::numeric_limits<double>::quiet_NaN(), "", ""}};
+  finding.evidence = {{"grad_norm", std::numeric_limits<double>::quiet_NaN(), "nats", ""}};
   book.Report({Condition::kNonfinite}, finding, {"1", 1, 1});
   EXPECT_EQ(book.FindOpen({Condition::kNonfinite})->evidence[0].text, "NaN");
   EXPECT_EQ(book.FindOpen({Condition::kNonfinite})->evidence[0].value, 0);
+  EXPECT_EQ(book.FindOpen({Condition::kNonfinite})->evidence[0].unit, "");
 }
 
 TEST(RunHistory, NeverDropsTheCheckpointThatARestartWouldTake) {
