@@ -5,6 +5,7 @@
 #include "server/api/convert_step.h"
 #include "server/api/convert_verdict.h"
 #include "server/api/text.h"
+#include "server/state/ring_names.h"
 
 namespace lossgauge::api {
 namespace {
@@ -17,18 +18,6 @@ const char* ProducerStateName(state::ProducerState producer_state) {
     case state::ProducerState::kEnded: return "ended";
   }
   return "";
-}
-
-const char* CallName(std::uint64_t call) {
-  switch (call) {
-    case LG_CALL_OPEN: return "open";
-    case LG_CALL_LOSS: return "loss";
-    case LG_CALL_PUBLISH: return "publish";
-    case LG_CALL_EVENT: return "event";
-    case LG_CALL_CLOSE: return "close";
-    case LG_CALL_OBSERVE: return "observe";
-    default: return "";
-  }
 }
 
 std::uint64_t RecordsLost(const state::RankTotals& totals) {
@@ -54,7 +43,7 @@ void ToMessage(const state::RankView& rank, v1::Producer* message) {
   message->set_enqueued_step(rank.liveness.enqueued_step);
   message->set_published_step(rank.liveness.published_step);
   message->set_entered_step(rank.liveness.entered_step);
-  message->set_last_call(CallName(rank.liveness.last_call));
+  message->set_last_call(state::CallName(rank.liveness.last_call));
   message->set_records_lost(RecordsLost(rank.totals));
   if (rank.producer) message->set_ring(ValidUtf8(rank.producer->ring_path));
 }

@@ -1,10 +1,12 @@
 #include "server/detect/stall_locator.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "server/state/ring_names.h"
 
 namespace lossgauge::detect {
 namespace {
@@ -19,20 +21,9 @@ std::string Ranks(const std::vector<const state::LivenessReport*>& reports) {
   return absl::StrCat(reports.size() == 1 ? "rank " : "ranks ", names);
 }
 
-const char* CallName(std::uint64_t call) {
-  switch (call) {
-    case LG_CALL_OPEN: return "open";
-    case LG_CALL_LOSS: return "loss";
-    case LG_CALL_PUBLISH: return "publish";
-    case LG_CALL_EVENT: return "event";
-    case LG_CALL_CLOSE: return "close";
-    case LG_CALL_OBSERVE: return "observe";
-    default: return "none";
-  }
-}
-
 std::string LastCall(const state::LivenessReport& report) {
-  return absl::StrFormat("last call '%s' %.0f s ago", CallName(report.last_call), static_cast<double>(report.last_call_age_ns) * 1e-9);
+  const std::string_view name = state::CallName(report.last_call);
+  return absl::StrFormat("last call '%s' %.0f s ago", name.empty() ? "none" : name, static_cast<double>(report.last_call_age_ns) * 1e-9);
 }
 
 void NameOne(StallLocation& location, const std::vector<const state::LivenessReport*>& guilty) {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "server/detect/producer_watch.h"
 #include "server/state/kinds.h"
-#include "server/state/run.h"
+#include "server/state/ring_names.h"
 
 namespace lossgauge::detect {
 namespace {

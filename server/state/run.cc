@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/state/rank_progress.h"
+#include "server/state/ring_names.h"
 #include "server/state/run_codec.h"
 
 namespace lossgauge::state {
@@ -35,17 +36,6 @@ WindowMaxima MaximaOf(const StepSummary& step) {
 }
 
 }  // namespace
-
-const char* PhaseName(std::uint64_t phase) {
-  switch (phase) {
-    case LG_PHASE_TRAIN: return "train";
-    case LG_PHASE_WARM_UP: return "warm_up";
-    case LG_PHASE_EVALUATION: return "evaluation";
-    case LG_PHASE_CHECKPOINT: return "checkpoint";
-    case LG_PHASE_DATA_LOADING: return "data_loading";
-    default: return "other";
-  }
-}
 
 Run::Run(std::string name, std::unique_ptr<RunJudge> judge, const RunOptions& options, TimeNs now_ns)
     : name_(std::move(name)), judge_(std::move(judge)), options_(options), first_seen_ns_(now_ns), last_activity_ns_(now_ns) {}

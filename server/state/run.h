@@ -131,9 +131,6 @@ class Run {
   RunJudge::Counters incident_counters_;
 };
 
-// Names of LG_PHASE_*; "other" for what is not known.
-const char* PhaseName(std::uint64_t phase);
-
 }  // namespace lossgauge::state
 
 #endif  // LOSSGAUGE_SERVER_STATE_RUN_H_
