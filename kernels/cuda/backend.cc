@@ -15,7 +15,7 @@
 namespace lossgauge::cuda {
 namespace {
 
-constexpr int kBytesOf[] = {4, 2, 2};  // LG_FP32, LG_BF16, LG_FP16
+constexpr unsigned kBytesOf[] = {4, 2, 2};  // LG_FP32, LG_BF16, LG_FP16
 
 int Failed(cudaError_t error, const char* function, const char* what) {
   (void)cudaGetLastError();  // reported here; the job's own next check must not see it
@@ -51,6 +51,17 @@ class CudaBackend final : public DeviceBackend {
   bool IsCapturing(void* stream) noexcept override {
     unsigned long long id = 0;
     return CaptureId(static_cast<cudaStream_t>(stream), &id) == cudaSuccess && id != 0;
+  }
+
+  int Adopt(Gauge* gauge, void* given_stream) override {
+    const auto stream = static_cast<cudaStream_t>(given_stream);
+    int ordinal = -1;
+    cudaError_t error = stream == nullptr ? cudaGetDevice(&ordinal) : cudaStreamGetDevice(stream, &ordinal);
+    if (error != cudaSuccess) return Failed(error, "lg_gauge_observe", "stream");
+    Device* device = Device::Get(ordinal, &error);
+    if (device == nullptr) return Failed(error, "lg_gauge_observe", "device");
+    known_[ordinal].store(true, std::memory_order_release);
+    return GaugeOn(gauge, device, false) != nullptr ? LG_OK : LG_UNAVAILABLE;  // the reason has been set
   }
 
   int CrossEntropy(const lg_cross_entropy_args& args, LossPurpose purpose, const char* function) override {
@@ -100,6 +111,9 @@ class CudaBackend final : public DeviceBackend {
     if (DeviceOf(args.upstream) != ordinal) {
       return SetError(LG_INVALID_ARGUMENT, "%s: upstream: expected memory of device %d, where grad is", function, ordinal);
     }
+    int code = CheckAligned(args.grad, kBytesOf[args.dtype], function, "grad");
+    if (code == LG_OK) code = CheckAligned(args.upstream, 4, function, "upstream");
+    if (code != LG_OK) return code;
     const ScopedDevice current(ordinal);
     ScaleLaunch launch{};
     launch.grad = static_cast<unsigned char*>(args.grad);
@@ -114,31 +128,37 @@ class CudaBackend final : public DeviceBackend {
   }
 
  private:
-  // Every tensor where the logits are.
+  // Every tensor where the logits are, and aligned to its elements: what a kernel cannot read ends the job's CUDA context.
   int CheckDevices(const lg_cross_entropy_args& args, int ordinal, const char* function) {
+    const unsigned bytes = kBytesOf[args.logits_dtype];
     const struct {
       const char* name;
       const void* pointer;
-    } tensors[] = {{"targets", args.targets},   {"losses", args.losses},         {"log_z", args.log_z},
-                   {"loss", args.loss},         {"grad_logits", args.grad_logits}, {"upstream", args.upstream},
-                   {"grad_scale", args.grad_scale}, {"positions", args.positions},   {"denominator_pointer", args.denominator_pointer}};
+      unsigned alignment;
+    } tensors[] = {{"logits", args.logits, bytes},        {"targets", args.targets, args.target_dtype == LG_INT64 ? 8u : 4u},
+                   {"losses", args.losses, 4},            {"log_z", args.log_z, 4},
+                   {"loss", args.loss, 4},                {"grad_logits", args.grad_logits, bytes},
+                   {"upstream", args.upstream, 4},        {"grad_scale", args.grad_scale, 4},
+                   {"positions", args.positions, 8},      {"denominator_pointer", args.denominator_pointer, 8}};
     for (const auto& tensor : tensors) {
       if (tensor.pointer == nullptr || (args.rows == 0 && tensor.pointer != args.loss)) continue;
-      const int device = tensor.pointer == args.grad_logits && args.grad_logits == args.logits ? ordinal : DeviceOf(tensor.pointer);
+      if (const int code = CheckAligned(tensor.pointer, tensor.alignment, function, tensor.name); code != LG_OK) return code;
+      const int device = tensor.pointer == args.logits ? ordinal : DeviceOf(tensor.pointer);
       if (device == ordinal) continue;
       if (device < 0) {
         return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected memory of device %d, where logits is, got host memory", function, tensor.name, ordinal);
       }
       return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected memory of device %d, where logits is, got device %d", function, tensor.name, ordinal, device);
     }
-    const std::uintptr_t bytes = static_cast<std::uintptr_t>(kBytesOf[args.logits_dtype]);
-    if (reinterpret_cast<std::uintptr_t>(args.logits) % bytes != 0 || reinterpret_cast<std::uintptr_t>(args.grad_logits) % bytes != 0) {
-      return SetError(LG_INVALID_ARGUMENT, "%s: logits, grad_logits: expected pointers aligned to their %d-byte elements", function, static_cast<int>(bytes));
-    }
     if (args.columns > (1ll << 30)) {
       return SetError(LG_INVALID_ARGUMENT, "%s: columns: expected at most 2^30 on a device, got %lld", function, static_cast<long long>(args.columns));
     }
     return LG_OK;
+  }
+
+  static int CheckAligned(const void* pointer, unsigned bytes, const char* function, const char* name) {
+    if (reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0) return LG_OK;
+    return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected a pointer aligned to its %u-byte elements, got %p", function, name, bytes, pointer);
   }
 
   static CrossEntropyLaunch MakeLaunch(const lg_cross_entropy_args& args, LossPurpose purpose) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/cuda/observe.h"
 #include "kernels/host/clocks.h"
 #include "kernels/host/error.h"
 
@@ -53,6 +54,7 @@ int CudaGauge::SetUp(Gauge* gauge) {
   PublisherState state{};
   state.step = gauge->step();
   state.publications = gauge->segment()->steps().published();
+  state.slot = state.publications % LG_STEP_SLOT_COUNT;
   for (int block = 0; block < block_count_; ++block) state.totals[block] = gauge->totals(block);
   error = cudaMemcpy(state_, &state, sizeof state, cudaMemcpyHostToDevice);
   if (error != cudaSuccess) return Failed(error, "state");
@@ -80,8 +82,8 @@ int CudaGauge::SetUp(Gauge* gauge) {
   launch_.slots = ring + header->identity.header_bytes;
   launch_.cursor = reinterpret_cast<unsigned long long*>(ring + offsetof(lg_ring_header, cursor));
   launch_.published_step = reinterpret_cast<long long*>(ring + offsetof(lg_ring_header, status) + offsetof(lg_ring_status, published_step));
-  launch_.segment_id[0] = header->identity.segment_id[0];
-  launch_.segment_id[1] = header->identity.segment_id[1];
+  const std::uint64_t words = header->identity.record_words;
+  launch_.segment_share = lg_ring_checksum_share(header->identity.segment_id[0], words) + lg_ring_checksum_share(header->identity.segment_id[1], words + 1);
   launch_.slot_count = header->identity.slot_count;
   launch_.block_count = block_count_;
   // The device's global timer keeps the wall clock's epoch; a record needs both clocks.
@@ -143,6 +145,18 @@ void CudaGauge::EndLaunch(cudaStream_t stream, unsigned long long) {
   if (slot == nullptr) return;
   if (slot->event == nullptr && cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming) != cudaSuccess) return;
   slot->recorded.store(cudaEventRecord(slot->event, stream) == cudaSuccess, std::memory_order_release);
+}
+
+int CudaGauge::Observe(std::int32_t block, const LaunchCounters& observed, void* given_stream) {
+  const auto stream = static_cast<cudaStream_t>(given_stream);
+  const ScopedDevice current(ordinal());
+  unsigned long long capture_id = 0;
+  if (const cudaError_t error = CaptureId(stream, &capture_id); error != cudaSuccess) return Failed(error, "stream");
+  DeviceCounters* counters = BeginLaunch(block, stream, capture_id);
+  if (counters == nullptr) return SetError(LG_RESOURCE_EXHAUSTED, "gauge on the device: stream: more than %zu streams have added to this gauge", kMostStreams);
+  if (const cudaError_t error = LaunchObserve(observed, counters, stream); error != cudaSuccess) return Failed(error, "observe");
+  EndLaunch(stream, capture_id);
+  return LG_OK;
 }
 
 int CudaGauge::Publish(const StepEnd& end, void* given_stream) {

@@ -25,7 +25,7 @@ class CudaGauge final : public DeviceGauge {
   static int Create(Gauge* gauge, Device* device, std::unique_ptr<CudaGauge>* made);
   ~CudaGauge() override;
 
-  int ordinal() const { return device_->facts().ordinal; }
+  int ordinal() const noexcept override { return device_->facts().ordinal; }
   const unsigned char* token_bytes() const { return token_bytes_; }
 
   // Before a launch on `stream`: makes it wait for the last publish. nullptr: no room for another stream, the launch goes uncounted.
@@ -34,6 +34,7 @@ class CudaGauge final : public DeviceGauge {
   void EndLaunch(cudaStream_t stream, unsigned long long capture_id);
 
   int Publish(const StepEnd& end, void* stream) override;
+  int Observe(std::int32_t block, const LaunchCounters& observed, void* stream) override;
 
  private:
   // A stream that loss calls have used. Claimed once, by compare and exchange of `key`; never given up.

@@ -15,6 +15,7 @@ namespace lossgauge::cuda {
 struct PublisherState {
   std::int64_t step;            // the one being built
   unsigned long long publications;  // records so far
+  unsigned long long slot;          // where the next one goes: publications % slot_count, without a division on the device
   lg_step_record totals[LG_BLOCK_COUNT];  // only their total_ words
 };
 
@@ -31,7 +32,7 @@ struct PublishLaunch {
   unsigned char* slots;          // mapped host memory
   unsigned long long* cursor;    // likewise
   long long* published_step;     // likewise
-  unsigned long long segment_id[2];
+  unsigned long long segment_share;  // of each record's checksum
   unsigned slot_count;
   int block_count;
   unsigned long long phase;

@@ -263,6 +263,11 @@ bool CounterBlock::Fold(lg_step_record* record) noexcept {
   return any;
 }
 
+bool CounterBlock::IsEmpty() const noexcept {
+  const Bank& bank = banks_[open_.load(std::memory_order_relaxed)];
+  return bank.micro_batches.load(std::memory_order_relaxed) == 0 && bank.adding.load(std::memory_order_relaxed) == 0;
+}
+
 void CounterBlock::Reset() noexcept { Zero(Close()); }
 
 }  // namespace lossgauge

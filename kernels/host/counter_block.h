@@ -74,6 +74,9 @@ class CounterBlock {
   // denominator) is present only if every launch with unmasked tokens had it.
   bool Fold(lg_step_record* record) noexcept;
 
+  // Nothing was added since the last Fold, as far as one look can tell.
+  bool IsEmpty() const noexcept;
+
   // Forgets what was added since the last Fold.
   void Reset() noexcept;
 

@@ -167,6 +167,7 @@ int Guarded(const lg_cross_entropy_args* given, LossPurpose purpose, const char*
                     "has no outputs), got a pointer",
                     function);
   }
+  if (args.gauge != nullptr && args.gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "%s: gauge: is closed", function);
   if (DeviceBackend* backend = FindDeviceBackend()) {
     const void* where = args.rows > 0 ? args.logits : args.loss;
     if (backend->DeviceOf(where) >= 0) return backend->CrossEntropy(args, purpose, function);

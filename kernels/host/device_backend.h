@@ -12,6 +12,7 @@
 namespace lossgauge {
 
 class Gauge;
+struct LaunchCounters;
 
 // What a loss call does, once its arguments stand.
 enum class LossPurpose { kForward, kBackward, kObserve };
@@ -40,6 +41,9 @@ class DeviceGauge {
   virtual ~DeviceGauge() = default;
   // Enqueues the fold behind everything that loss calls have enqueued since the last one; their next launches wait for it. Returns an lg_code.
   virtual int Publish(const StepEnd& end, void* stream) = 0;
+  // Adds what the job counted itself to the step, on `stream`. From any thread. Returns an lg_code.
+  virtual int Observe(std::int32_t block, const LaunchCounters& observed, void* stream) = 0;
+  virtual int ordinal() const noexcept = 0;
 };
 
 class DeviceBackend {
@@ -52,6 +56,8 @@ class DeviceBackend {
   virtual int ScaleGradient(const lg_scale_gradient_args& args) = 0;
   // True while `stream` is being captured into a graph.
   virtual bool IsCapturing(void* stream) noexcept = 0;
+  // Gives the gauge counters on the stream's device, unless it has some on a device already. Returns an lg_code.
+  virtual int Adopt(Gauge* gauge, void* stream) = 0;
 };
 
 // nullptr: built without one, or no driver or device on this machine.

@@ -141,12 +141,19 @@ int Gauge::Open(const lg_gauge_options& options, Environment environment) {
 }
 
 int Gauge::Close(std::uint64_t how, const char* reason) noexcept {
+  closed_.store(true, std::memory_order_relaxed);
   if (!telemetry_on()) return LG_OK;
+  // Waits for what a device still publishes: the END event comes behind the last step.
+  device_seen_.store(nullptr, std::memory_order_release);
+  device_.reset();
   NoteCall(LG_CALL_CLOSE);
   PublishEvent(LG_EVENT_END, -1, 0, how, reason, LoadPhase());
   heartbeat_.Stop();
   ring::StoreRelease(&segment_->events().status()->closed, how);
   ring::StoreRelease(&segment_->steps().status()->closed, how);  // release: who sees it, sees the END event
+  segment_.reset();
+  off_code_ = LG_FAILED_PRECONDITION;
+  off_message_ = "gauge: is closed";  // short enough not to allocate
   return LG_OK;
 }
 

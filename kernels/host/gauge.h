@@ -66,7 +66,9 @@ class Gauge {
 
   // May throw std::bad_alloc. LG_INVALID_ARGUMENT: of no use. Any other failure: a gauge whose telemetry is off.
   int Open(const lg_gauge_options& options, Environment environment);
-  int Close(std::uint64_t how, const char* reason) noexcept;  // LG_CLOSE_*
+  // Ends the ring and lets go of it; what is left is a gauge that is closed. LG_CLOSE_*.
+  int Close(std::uint64_t how, const char* reason) noexcept;
+  bool closed() const noexcept { return closed_.load(std::memory_order_relaxed); }
   void GetState(lg_gauge_state* state) const noexcept;
   // False in a forked child, where nothing of the gauge may be touched.
   bool InOwnProcess() const noexcept { return fork_guard_.InOwnProcess(); }
@@ -97,6 +99,7 @@ class Gauge {
   bool IsEvaluating() const noexcept;
   void NoteCall(std::uint64_t call) noexcept;
   int PublishOnDevice(DeviceGauge* device, void* stream) noexcept;
+  void DropHostCounts() noexcept;
   void TakeHandedOver(lg_step_record* record) noexcept;
   void AddToTotals(lg_step_record* record) noexcept;
   void PublishPhase() noexcept;  // needs event_mutex_, but for Open
@@ -119,6 +122,7 @@ class Gauge {
   std::atomic<std::uint32_t> open_phases_{0};         // bit = lg_phase
   std::atomic<std::uint64_t> phase_{LG_PHASE_TRAIN};  // the one that began last of those open
   std::atomic<std::uint64_t> dropped_calls_{0};
+  std::atomic<bool> closed_{false};
 
   // The step's thread.
   std::array<HandedOver, kScalars> scalars_;

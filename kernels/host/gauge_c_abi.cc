@@ -2,6 +2,8 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -42,6 +44,7 @@ int OnGauge(lg_gauge* gauge, Call call) noexcept {
     gauge->CountDropped();
     return SetError(LG_FAILED_PRECONDITION, "gauge: belongs to the process that opened it; this one is a forked child");
   }
+  if (gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "gauge: is closed");
   if (!gauge->telemetry_on()) {
     gauge->CountDropped();
     return LG_OK;
@@ -53,14 +56,22 @@ int CheckStep(std::int64_t step) {
   return step >= 0 ? LG_OK : SetError(LG_INVALID_ARGUMENT, "step: must be >= 0, got %lld", static_cast<long long>(step));
 }
 
+// The handles closed last stay objects, so that a call with one of them is told so instead of reading freed memory.
+void Bury(lg_gauge* gauge) {
+  static std::array<std::atomic<lg_gauge*>, 64> graves{};
+  static std::atomic<unsigned> next{0};
+  delete graves[next.fetch_add(1, std::memory_order_relaxed) % graves.size()].exchange(gauge, std::memory_order_acq_rel);
+}
+
 int CloseGauge(lg_gauge* gauge, std::uint64_t how, const char* reason) noexcept {
   if (gauge == nullptr) return LG_OK;
   if (!gauge->InOwnProcess()) {
     // Nothing is freed: its destructor would touch memory and threads that exist in the parent only.
     return SetError(LG_FAILED_PRECONDITION, "gauge: belongs to the process that opened it; this one is a forked child");
   }
+  if (gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "gauge: is closed");
   const int code = gauge->Close(how, reason);
-  delete gauge;
+  Bury(gauge);
   return code;
 }
 

@@ -71,6 +71,18 @@ int Gauge::SetScalarPointer(std::int32_t scalar, const void* value, std::int32_t
   if (dtype != LG_FP32 && dtype != LG_FP64) {
     return SetError(LG_INVALID_ARGUMENT, "dtype: must be LG_FP32 or LG_FP64 for %s, got %d", ScalarName(scalar), dtype);
   }
+  if (const DeviceGauge* device = this->device()) {
+    DeviceBackend* backend = FindDeviceBackend();
+    const int found = backend != nullptr ? backend->DeviceOf(value) : -1;
+    if (found != device->ordinal()) {
+      return SetError(LG_INVALID_ARGUMENT, "value: must point to memory of device %d for %s, where this gauge counts, got %s", device->ordinal(),
+                      ScalarName(scalar), found < 0 ? "host memory" : "memory of another device");
+    }
+    const std::uintptr_t bytes = dtype == LG_FP64 ? 8 : 4;
+    if (reinterpret_cast<std::uintptr_t>(value) % bytes != 0) {
+      return SetError(LG_INVALID_ARGUMENT, "value: must be aligned to its %d bytes on a device for %s, got %p", static_cast<int>(bytes), ScalarName(scalar), value);
+    }
+  }
   scalars_[static_cast<std::size_t>(scalar)] = {true, 0, value, dtype};
   return LG_OK;
 }
@@ -114,8 +126,17 @@ int Gauge::Observe(const lg_observation& observation) noexcept {
   if (o.block < -1 || o.block >= block_count_) {
     return SetError(LG_INVALID_ARGUMENT, "observation.block: must be in [-1, %d), got %d", block_count_, o.block);
   }
-  CounterBlock* block = BlockForLaunch(o.block);
-  if (block == nullptr) return LG_OK;
+  DeviceBackend* backend = FindDeviceBackend();
+  if (o.stream != nullptr || device() != nullptr) {
+    if (backend == nullptr) return SetError(LG_UNIMPLEMENTED, "observation.stream: expected NULL, since there is no device here; got a stream");
+    if (backend->IsCapturing(o.stream)) {
+      // A graph would replay the values of now.
+      return SetError(LG_FAILED_PRECONDITION, "observation.stream: is being captured, and values from the host belong to one step; observe outside of the capture");
+    }
+    if (const int code = device() != nullptr ? LG_OK : backend->Adopt(this, o.stream); code != LG_OK) return code;
+  }
+  const std::int32_t index = BlockIndexForLaunch(o.block);
+  if (index < 0) return LG_OK;
   ring::StoreRelaxed(&segment_->steps().status()->entered_step, step_.load(std::memory_order_relaxed));
   NoteCall(LG_CALL_OBSERVE);
 
@@ -136,7 +157,8 @@ int Gauge::Observe(const lg_observation& observation) noexcept {
   } else {
     launch.nll_sum = lg_fixed128_from_double(o.nll_sum);
   }
-  block->Add(launch);
+  if (DeviceGauge* device = this->device()) return device->Observe(index, launch, o.stream);
+  blocks_[static_cast<std::size_t>(index)].Add(launch);
   return LG_OK;
 }
 
@@ -222,7 +244,25 @@ void Gauge::AddToTotals(lg_step_record* record) noexcept {
   record->total_nonfinite_steps = total.total_nonfinite_steps;
 }
 
+// Launches on the host that had begun, or were done, when the gauge met its device: their counts are nowhere that a step ends.
+void Gauge::DropHostCounts() noexcept {
+  for (std::int32_t block = 0; block < block_count_; ++block) {
+    CounterBlock& counters = blocks_[static_cast<std::size_t>(block)];
+    if (counters.IsEmpty()) continue;
+    lg_step_record lost{};
+    counters.Fold(&lost);
+    dropped_calls_.fetch_add(lost.micro_batches, std::memory_order_relaxed);
+  }
+}
+
 int Gauge::PublishOnDevice(DeviceGauge* device, void* stream) noexcept {
+  DeviceBackend* backend = FindDeviceBackend();
+  for (HandedOver& scalar : scalars_) {
+    // A kernel that reads the host's memory would end the job's CUDA context. Set before the gauge met its device, or the pointer's memory has changed hands.
+    if (!scalar.given || scalar.pointer == nullptr || (backend != nullptr && backend->DeviceOf(scalar.pointer) == device->ordinal())) continue;
+    scalar = {};
+    CountDropped();
+  }
   StepEnd end;
   end.grad_norm = scalars_[LG_GRAD_NORM];
   end.learning_rate = scalars_[LG_LEARNING_RATE];
@@ -232,7 +272,6 @@ int Gauge::PublishOnDevice(DeviceGauge* device, void* stream) noexcept {
   end.phase = LoadPhase();
   const std::int64_t step = step_.load(std::memory_order_relaxed);
   if (step_set_) end.set_step = step;
-  DeviceBackend* backend = FindDeviceBackend();
   if (backend != nullptr && backend->IsCapturing(stream)) {
     // A graph would replay the values of now: what changes from step to step must be read on the device.
     const auto from_host = [](const HandedOver& scalar) { return scalar.given && scalar.pointer == nullptr; };
@@ -244,6 +283,7 @@ int Gauge::PublishOnDevice(DeviceGauge* device, void* stream) noexcept {
   }
   NoteCall(LG_CALL_PUBLISH);
   ring::StoreRelaxed(&segment_->steps().status()->enqueued_step, step);
+  DropHostCounts();
   const int code = device->Publish(end, stream);
   if (code != LG_OK) return code;
   scalars_ = {};

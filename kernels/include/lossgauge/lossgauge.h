@@ -12,6 +12,9 @@
  *     permission, a second producer), it returns the reason and a gauge whose telemetry is off; every later call on it succeeds
  *     and does nothing. Telemetry faults never change a loss, a gradient or a return code of a loss call.
  *  7. A gauge belongs to the process that opened it. In a forked child its calls do nothing and return LG_FAILED_PRECONDITION.
+ *     A gauge counts in one place: on the device of the first counted call there, once there was one. From then on loss calls on other
+ *     memory (the host's, another device's) give their result uncounted, and lg_gauge_state.dropped_calls says how many; so it does of launches
+ *     on the host in the step in which the gauge met its device.
  *  8. Loss calls on one gauge may come from several threads at once. lg_gauge_publish and the setters of a step come from one.
  *  9. Tensors are described by pointer, sizes and strides in elements. No byte outside of them is touched. dtypes are LG_DTYPE_*.
  * 10. NaN is never a default. A pointer that may be NULL says so.
@@ -109,7 +112,8 @@ typedef struct lg_gauge_options {
 LG_API void lg_gauge_options_init(lg_gauge_options* options);
 /* Opens a gauge (convention 6). *gauge is NULL only after LG_INVALID_ARGUMENT or when no memory is left. */
 LG_API int lg_gauge_open(const lg_gauge_options* options, lg_gauge** gauge);
-/* A clean end: publishes LG_EVENT_END, stops the heartbeat, frees the handle. NULL is allowed. The ring stays for the reader. */
+/* A clean end: waits for steps that a device still publishes, publishes LG_EVENT_END, stops the heartbeat, frees the handle. NULL is allowed. The
+ * ring stays for the reader. A call with a handle that is closed is LG_FAILED_PRECONDITION as long as it is among the 64 closed last. */
 LG_API int lg_gauge_close(lg_gauge* gauge, const char* reason);
 /* The job failed by its own judgement: as lg_gauge_close, but the run is not shown as finished. */
 LG_API int lg_gauge_abandon(lg_gauge* gauge, const char* reason);
@@ -122,7 +126,7 @@ typedef struct lg_gauge_state {
   char steps_path[512]; /* ring file of step records; "" when off */
   int64_t next_step;
   uint64_t published; /* step records since open */
-  uint64_t dropped_calls; /* calls that did nothing: forked child, telemetry off, non-finite clamp of host values */
+  uint64_t dropped_calls; /* calls that counted nothing: forked child, telemetry off, not where the gauge counts, values that cannot be read */
   uint64_t ring_bytes;
 } lg_gauge_state;
 LG_API int lg_gauge_get_state(const lg_gauge* gauge, lg_gauge_state* state);
@@ -176,6 +180,8 @@ typedef struct lg_observation {
   int64_t unmasked_tokens;
   int64_t nonfinite_rows; /* rows kept out of nll_sum */
   double denominator; /* 0 = not given */
+  void* stream; /* cudaStream_t on which a gauge with counters on a device adds it, and which gives a gauge that has none yet counters on its
+                   device; NULL on the CPU backend */
 } lg_observation;
 LG_API void lg_observation_init(lg_observation* observation);
 LG_API int lg_gauge_observe(lg_gauge* gauge, const lg_observation* observation);

@@ -65,6 +65,44 @@ TEST_F(GaugeTest, PublishesWhatWasObservedAndAddsUpTotals) {
   EXPECT_GE(steps[1].boot_ns, steps[0].boot_ns);
 }
 
+TEST_F(GaugeTest, AnObservationOnAStreamIsRefusedWhereThereIsNoDevice) {
+  Open();
+  int not_a_stream = 0;
+  lg_observation observation = Observation(1, 8, 8);
+  observation.stream = &not_a_stream;
+  EXPECT_EQ(lg_gauge_observe(gauge_, &observation), LG_UNIMPLEMENTED);
+  EXPECT_THAT(lg_last_error(), testing::HasSubstr("stream"));
+  observation.struct_size = offsetof(lg_observation, stream);  // of a caller that does not know the field
+  EXPECT_EQ(lg_gauge_observe(gauge_, &observation), LG_OK) << lg_last_error();
+  Publish();
+  EXPECT_EQ(Steps().at(0).micro_batches, 1u);
+}
+
+TEST_F(GaugeTest, AClosedHandleIsRefusedByName) {
+  Open();
+  ASSERT_EQ(lg_gauge_close(gauge_, "done"), LG_OK);
+  const lg_observation observation = Observation(1, 8, 8);
+  const float logits[2] = {1, 2};
+  const std::int64_t target = 1;
+  float loss = -7;
+  lg_cross_entropy_args args;
+  lg_cross_entropy_args_init(&args);
+  args.logits = logits;
+  args.rows = 1;
+  args.columns = 2;
+  args.targets = &target;
+  args.loss = &loss;
+  args.gauge = gauge_;
+  for (const int code : {lg_gauge_publish(gauge_, nullptr), lg_gauge_observe(gauge_, &observation), lg_gauge_set_step(gauge_, 1), lg_cross_entropy(&args),
+                         lg_gauge_close(gauge_, "again"), lg_gauge_abandon(gauge_, "again")}) {
+    EXPECT_EQ(code, LG_FAILED_PRECONDITION);
+    EXPECT_THAT(lg_last_error(), testing::HasSubstr("closed"));
+  }
+  EXPECT_EQ(loss, -7) << "written before it was refused";
+  EXPECT_EQ(State(gauge_).code, LG_FAILED_PRECONDITION);
+  gauge_ = nullptr;
+}
+
 TEST_F(GaugeTest, PublishesAStepWithoutAnyLossCallToo) {
   Open();
   Publish();

@@ -115,8 +115,10 @@ class Gauge {
     reported.auxiliary = auxiliary;
     return Status::FromCode(lg_gauge_set_reported_loss(handle_, &reported));
   }
-  // For jobs with a loss of their own: nll_sum in nats over the finite rows, positions seen, unmasked ones, and what was divided by.
-  Status Observe(double nll_sum, std::int64_t tokens, std::int64_t unmasked_tokens, double denominator = 0, std::int64_t nonfinite_rows = 0) {
+  // For jobs with a loss of their own: nll_sum in nats over the finite rows, positions seen, unmasked ones, and what was divided by. `stream`: where a
+  // gauge that counts on a device adds it.
+  Status Observe(double nll_sum, std::int64_t tokens, std::int64_t unmasked_tokens, double denominator = 0, std::int64_t nonfinite_rows = 0,
+                 void* stream = nullptr) {
     if (!handle_) return {};
     lg_observation seen;
     lg_observation_init(&seen);
@@ -125,6 +127,7 @@ class Gauge {
     seen.unmasked_tokens = unmasked_tokens;
     seen.nonfinite_rows = nonfinite_rows;
     seen.denominator = denominator;
+    seen.stream = stream;
     return Status::FromCode(lg_gauge_observe(handle_, &seen));
   }
   // Ends the step. Never waits.

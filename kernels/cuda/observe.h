@@ -1,0 +1,17 @@
+// Statistics that a job computed itself, added to the counters of a step on the device.
+#ifndef LOSSGAUGE_KERNELS_CUDA_OBSERVE_H_
+#define LOSSGAUGE_KERNELS_CUDA_OBSERVE_H_
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device_counters.h"
+#include "kernels/host/counter_block.h"
+
+namespace lossgauge::cuda {
+
+// `observed`: loss words only (present is LG_HAS_LOSS). Its values travel as parameters of the kernel: nothing is copied, nothing waits.
+cudaError_t LaunchObserve(const LaunchCounters& observed, DeviceCounters* counters, cudaStream_t stream);
+
+}  // namespace lossgauge::cuda
+
+#endif  // LOSSGAUGE_KERNELS_CUDA_OBSERVE_H_
