@@ -15,9 +15,13 @@ run() { [[ $what == all || $what == "$1" ]]; }
 echo "machine: $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1), $(nvcc --version | sed -n 's/.*release //p'), $(uname -sr)"
 cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLOSSGAUGE_CUDA=ON -DLOSSGAUGE_CUDA_ARCHITECTURES=90a-real \
   -DLOSSGAUGE_BUILD_SERVER=OFF -DLOSSGAUGE_BUILD_BENCHMARKS=OFF -DLOSSGAUGE_WERROR=OFF ${LOSSGAUGE_DEVICE_DEPS:+-DCMAKE_PREFIX_PATH=$LOSSGAUGE_DEVICE_DEPS} >/tmp/lossgauge-device-configure.log 2>&1 || { cat /tmp/lossgauge-device-configure.log; exit 1; }
-cmake --build $build --target cuda_conformance_test cuda_repeat_test cross_entropy_bench_cuda || exit 1
+tests=(conformance repeat bad_input observe ring streams killed_writer)
+targets=("${tests[@]/#/cuda_}")
+cmake --build $build --target cross_entropy_bench_cuda "${targets[@]/%/_test}" || exit 1
 failed=0
-if run conformance; then $build/bin/cuda_conformance_test || failed=1; $build/bin/cuda_repeat_test || failed=1; fi
+if run conformance; then
+  for test in "${tests[@]}"; do timeout 300 "$build/bin/cuda_${test}_test" || { echo "cuda_${test}_test failed: $?"; failed=1; }; done
+fi
 if run sanitize; then
   for tool in memcheck racecheck initcheck synccheck; do
     echo "== compute-sanitizer $tool"
