@@ -128,14 +128,14 @@ class CudaBackend final : public DeviceBackend {
   }
 
  private:
-  // Every tensor where the logits are, and aligned to its elements: what a kernel cannot read ends the job's CUDA context.
+  // Every tensor where the logits are, and aligned to its elements (64-bit targets are read in halves): what a kernel cannot read ends the job's CUDA context.
   int CheckDevices(const lg_cross_entropy_args& args, int ordinal, const char* function) {
     const unsigned bytes = kBytesOf[args.logits_dtype];
     const struct {
       const char* name;
       const void* pointer;
       unsigned alignment;
-    } tensors[] = {{"logits", args.logits, bytes},        {"targets", args.targets, args.target_dtype == LG_INT64 ? 8u : 4u},
+    } tensors[] = {{"logits", args.logits, bytes},        {"targets", args.targets, 4},
                    {"losses", args.losses, 4},            {"log_z", args.log_z, 4},
                    {"loss", args.loss, 4},                {"grad_logits", args.grad_logits, bytes},
                    {"upstream", args.upstream, 4},        {"grad_scale", args.grad_scale, 4},

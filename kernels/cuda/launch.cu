@@ -93,15 +93,8 @@ cudaError_t LaunchRing(const DeviceFacts& device, int dtype, const CrossEntropyL
   const KernelEntry& entry = RingEntry(dtype, shape, a.counters != nullptr, a.label_smoothing != 0.f);
   int clusters = 0;
   if (const cudaError_t error = Resident(device, entry, &clusters); error != cudaSuccess) return error;
-  // A chunk fills a slot, so that each warp's share of it is a whole number of steps; for the most vectors that a row of any alignment can touch.
-  const int elements = 16 / kBytesOf[dtype];
-  const bool aligned = reinterpret_cast<std::uintptr_t>(a.logits) % 128 == 0 && a.row_stride_bytes % 128 == 0;
-  const int vectors = (a.vocab_size + (aligned ? 0 : 128 / kBytesOf[dtype] - 1) + elements - 1) / elements;
-  const int part = entry.cluster == 1 ? vectors : ((vectors + entry.cluster - 1) / entry.cluster + 31) / 32 * 32;
-  const int units = (part + 31) / 32;
-  int units_per_chunk = std::min(units, entry.slot_units);
   clusters = static_cast<int>(std::min<long long>(clusters, a.rows));
-  void* arguments[] = {const_cast<CrossEntropyLaunch*>(&a), &units_per_chunk};
+  void* arguments[] = {const_cast<CrossEntropyLaunch*>(&a)};
   return Launch(entry, clusters * entry.cluster, stream, arguments);
 }
 

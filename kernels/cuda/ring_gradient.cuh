@@ -2,11 +2,10 @@
 #ifndef LOSSGAUGE_KERNELS_CUDA_RING_GRADIENT_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_RING_GRADIENT_CUH_
 
-#include "kernels/cuda/ring_layout.cuh"
+#include "kernels/cuda/ring_merge.cuh"
 
 namespace lossgauge::cuda {
 
-constexpr float kLargestMassShare = 65536.f;
 
 // Squares are kept in steps of 2^-56 in a lane's 64 bits and spilled to whole numbers row by row.
 struct LaneSquares {
@@ -54,10 +53,10 @@ __device__ __forceinline__ void WriteSpecial(S* sweep, uint32_t from, uint4* to,
 // One warp's share of a row's mass, and whether its part of the gradient holds a non-finite value (sign bit), to the leader's book. Lane 0. Nothing is
 // waited for: a gradient warp that did (an atomic's answer takes half a microsecond) would cost 0.4 us a row.
 template <class C>
-__device__ __forceinline__ void DeliverMass(uint32_t base, unsigned row, int rank, int w, float share, bool nonfinite) {
+__device__ __forceinline__ void DeliverMass(uint32_t base, unsigned row, int rank, int w, uint32_t share, bool nonfinite) {
   const uint32_t half = row / kBookRows & 1, barrier = base + C::MASSFULL + half * 8;
   const uint32_t to = base + C::MASS + (row % (2 * kBookRows) * (C::CL * C::G) + rank * C::G + w) * 4;
-  const uint32_t bits = __float_as_uint(share == share ? fabsf(share) : kLargestMassShare) | (nonfinite ? 0x80000000u : 0u);
+  const uint32_t bits = share | (nonfinite ? 0x80000000u : 0u);
   if (C::CL == 1 || rank == 0) {
     StoreShared4(to, bits);
     BarrierArrive(barrier);
@@ -68,13 +67,15 @@ __device__ __forceinline__ void DeliverMass(uint32_t base, unsigned row, int ran
 
 // True if this warp has written a value that is not finite: read back, for the rare row whose squares do not add up to a number.
 template <class C>
-__device__ __noinline__ bool WroteNonfinite(const unsigned char* grad, RowPart part, int units_per_chunk, int w, int lane, int vocab) {
+__device__ __noinline__ bool WroteNonfinite(RowPart part, int w, int lane, int vocab) {
   using E = Element<typename C::T>;
   constexpr int kElements = kVectorElements<typename C::T>;
+  const unsigned char* const grad = reinterpret_cast<const unsigned char*>(part.grad);
   bool any = false;
-  for (int u0 = 0; u0 < part.units; u0 += units_per_chunk) {
-    const int k = min(units_per_chunk, part.units - u0);
-    for (int u = u0 + w * k / C::G; u < u0 + (w + 1) * k / C::G; ++u) {
+  for (int first = 0; first < part.units(); first += C::UCAP) {
+    const unsigned k = min(static_cast<unsigned>(C::UCAP), static_cast<unsigned>(part.units() - first));
+    const int end = first + static_cast<int>(static_cast<unsigned>(w + 1) * k / C::G);
+    for (int u = first + static_cast<int>(static_cast<unsigned>(w) * k / C::G); u < end; ++u) {
       const int vector = u * kUnitVectors + lane;
       for (int i = 0; vector < part.vectors && i < kElements; ++i) {
         const int column = part.column + vector * kElements + i;
@@ -86,71 +87,50 @@ __device__ __noinline__ bool WroteNonfinite(const unsigned char* grad, RowPart p
 }
 
 template <class C>
-__device__ __forceinline__ void RunGradient(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int units_per_chunk, int rank, int w, int lane) {
+__device__ __forceinline__ void RunGradient(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int rank, int w, int lane) {
   using T = typename C::T;
   constexpr int kElements = kVectorElements<T>;
-  const long long shift = reinterpret_cast<long long>(a.grad) - reinterpret_cast<long long>(a.logits);
-  const long long shift_per_row = a.grad_stride_bytes - a.row_stride_bytes;
   SlotCursor<C> slot(base);
   LaneSquares squares;
   for (QueueCursor<C> q;; q.Next()) {
-    const QueueEntry e = WaitForRow(base, q);
-    if (e.row < 0) break;
-    // Before READY: what stands behind it delays every row.
-    const RowPart part = MakeRowPart<C>(a.logits, a.row_stride_bytes, e.row, e.target, a.vocab_size, rank);
-    unsigned char* const grad = reinterpret_cast<unsigned char*>(part.base) + shift + e.row * shift_per_row;
-    uint4* const to = reinterpret_cast<uint4*>(grad) + lane;
     BarrierWait(base + C::READY + q.qs * 8, q.phase);
-    const uint32_t constants = base + C::CONSTANTS + q.qs * 48;
-    const uint4 c0 = LoadShared16(constants), c1 = LoadShared16(constants + 16), c2 = LoadShared16(constants + 32);
-    GradientSweep<T, C::SIGNALS> r({__uint_as_float(c0.x), __uint_as_float(c0.y), __uint_as_float(c0.z), __uint_as_float(c0.w), __uint_as_float(c1.x),
-                                    __uint_as_float(c1.y), __uint_as_float(c1.z)});
-    const float restore = __uint_as_float(c1.w);
-    const bool finite = c2.x != 0;
+    const RowPart part = LoadPart<C>(base, q.qs);
+    if (part.row < 0) break;
+    const RowConstants<T> constants = LoadConstants<C>(base, q.qs);
+    GradientSweep<T, C::SIGNALS> r(constants.gradient, constants.exponential, constants.scale);
     __syncwarp();
     if (lane == 0) EntryTaken<C>(base, q.qs);
     if (a.grad == nullptr) {  // loss only: READY says that the reducers are through with the row
-      for (int u0 = 0; u0 < part.units; u0 += units_per_chunk, slot.Next()) {
+      for (int first = 0; first < part.units(); first += C::UCAP, slot.Next()) {
         if (lane == 0) BarrierArrive(slot.empty());
       }
-      if (C::SIGNALS && lane == 0) DeliverMass<C>(base, q.rows, rank, w, 0.f, false);
+      if (C::SIGNALS && lane == 0) DeliverMass<C>(base, q.rows, rank, w, 0u, false);
       continue;
     }
-    const bool plain = r.g.plain();
-    for (int u0 = 0; u0 < part.units; u0 += units_per_chunk) {
-      const int k = min(units_per_chunk, part.units - u0);
-      int u = u0 + w * k / C::G;
-      const int end = u0 + (w + 1) * k / C::G;
-      uint32_t p = slot.data + (u - u0) * kUnitBytes + lane * 16;
-      uint4* out = to + u * kUnitVectors;
-      const bool special =
-          !plain | InRange(part.target_unit, u, end) | InRange(part.first_special, u, end) | InRange(part.last_special, u, end);
-      BarrierWait(slot.full, slot.phase);
-      __syncwarp();
-      if (!special) {
-        for (; u + C::BODY <= end; u += C::BODY, p += C::BODY * kUnitBytes, out += C::BODY * kUnitVectors) WriteUnits<C, C::BODY>(&r, p, out);
-        for (; u + 2 <= end; u += 2, p += 2 * kUnitBytes, out += 2 * kUnitVectors) WriteUnits<C, 2>(&r, p, out);
-        if (u < end) WriteUnits<C, 1>(&r, p, out);
-      } else {
-        for (; u < end; ++u, p += kUnitBytes, out += kUnitVectors) {
-          if (!plain || u == part.target_unit || u == part.first_special || u == part.last_special) {
+    uint4* const to = reinterpret_cast<uint4*>(part.grad) + lane;
+    for (int first = 0; first < part.units(); first += C::UCAP) {
+      const uint32_t data = slot.data() + lane * 16;
+      BarrierWait(slot.full(), slot.phase);
+      ForShare<C, C::G>(
+          part, first, w, !constants.plain,
+          [&](auto n, int u) { WriteUnits<C, decltype(n)::value>(&r, data + (u - first) * kUnitBytes, to + u * kUnitVectors); },
+          [&](int u) {
             const int vector = u * kUnitVectors + lane;
-            WriteSpecial<C>(&r, p, out, part.column + vector * kElements, a.vocab_size, e.target, vector < part.vectors);
-          } else {
-            WriteUnits<C, 1>(&r, p, out);
-          }
-        }
-      }
+            WriteSpecial<C>(&r, data + (u - first) * kUnitBytes, to + u * kUnitVectors, part.column + vector * kElements, a.vocab_size, part.target,
+                            vector < part.vectors);
+          });
       __syncwarp();
       if (lane == 0) BarrierArrive(slot.empty());
       slot.Next();
     }
     if constexpr (C::SIGNALS) {
-      const float mass = WarpSum(r.Mass()) * r.g.inverse_total;
-      const float share = r.squares.Share(lane) * restore * restore;
+      // Rounded in whole numbers and added in one instruction, where a sum of fp32 takes five rounds of shuffles.
+      const float lane_mass = fminf((r.mass0 + r.mass1) * constants.mass_unit, kLargestMassShare);
+      const uint32_t mass = __reduce_add_sync(~0u, __float2uint_rn(lane_mass * kMassSteps));
+      const float share = r.squares.Share(lane) * constants.restore * constants.restore;
       bool nonfinite = r.g.after != 1.f && r.g.after != 0.f;
-      if (finite) {
-        if (__any_sync(~0u, !(share < INFINITY))) nonfinite |= WroteNonfinite<C>(grad, part, units_per_chunk, w, lane, a.vocab_size);
+      if (constants.finite) {
+        if (__any_sync(~0u, !(share < INFINITY))) nonfinite |= WroteNonfinite<C>(part, w, lane, a.vocab_size);
         else if (!nonfinite) squares.Add(share);
       }
       if (lane == 0) DeliverMass<C>(base, q.rows, rank, w, mass, nonfinite);

@@ -11,8 +11,6 @@ namespace lossgauge::cuda {
 
 template <class C>
 __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally) {
-  Word worst_logit = 0;
-  if (C::SIGNALS && threadIdx.x == 64) worst_logit = a.counters->worst_logit.high;
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::NBUF; ++i) {
       BarrierInit(base + C::FULL + i * 8, 1);
@@ -20,6 +18,7 @@ __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a
     }
     for (int i = 0; i < C::NS; ++i) {
       BarrierInit(base + C::QFULL + i * 8, 1);
+      BarrierInit(base + C::PFULL + i * 8, 1);
       BarrierInit(base + C::SFULL + i * 8, C::CL * C::R);
       BarrierInit(base + C::READY + i * 8, 1);
       BarrierInit(base + C::SEMPTY + i * 8, C::CL * (C::G + 1));
@@ -35,16 +34,11 @@ __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a
   for (unsigned i = threadIdx.x; i < sizeof(CtaTally) / 8; i += C::THREADS) reinterpret_cast<Word*>(tally)[i] = 0;
   AsyncProxyFence();  // the zero page is read by bulk stores
   __syncthreads();
-  if constexpr (C::SIGNALS) {
-    // What earlier launches of the step have seen spares the reducers a look.
-    if (threadIdx.x == 64) tally->best_abs = static_cast<unsigned>(worst_logit >> 32) & 0x7fffffffu;
-    __syncthreads();
-  }
   if constexpr (C::CL > 1) ClusterSync();
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constant__ CrossEntropyLaunch a, int units_per_chunk) {
+__global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constant__ CrossEntropyLaunch a) {
   extern __shared__ __align__(128) unsigned char shared[];
   uint32_t base;
   asm volatile("mov.b32 %0, %1;" : "=r"(base) : "r"(SharedAddress(shared)));  // or the compiler fetches it anew for each access
@@ -57,7 +51,7 @@ __global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constan
   SetUp<C>(base, a, tally);
 
   if (warp == 0) {
-    RunProducer<C>(base, a, units_per_chunk, rank, lane);
+    RunProducer<C>(base, a, rank, lane);
   } else if (warp == 1) {
     if (rank == 0) {
       scheduler.Run();
@@ -66,20 +60,22 @@ __global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constan
   } else if (warp == 2) {
     RunCombiner<C>(base, a, tally, rank, lane);
   } else if (warp == 3) {
+    // While the first rows are on their way.
+    if constexpr (C::SIGNALS) {
+      // What earlier launches of the step have seen spares the reducers a look.
+      if (lane == 0) *static_cast<volatile unsigned*>(&tally->best_abs) = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
+    }
+    EndCta(a, reinterpret_cast<const CtaTally*>(shared + C::ZERO), reinterpret_cast<EndRehearsal*>(shared + C::REHEARSAL), lane);
     if (rank == 0) RunBookkeeper<C>(base, a, tally, lane);
   } else if (warp < C::kServiceWarps + C::R) {
-    RunReducer<C>(base, a, tally, units_per_chunk, rank, warp - C::kServiceWarps, lane);
+    RunReducer<C>(base, a, tally, rank, warp - C::kServiceWarps, lane);
   } else {
-    RunGradient<C>(base, a, tally, units_per_chunk, rank, warp - C::kServiceWarps - C::R, lane);
+    RunGradient<C>(base, a, tally, rank, warp - C::kServiceWarps - C::R, lane);
   }
   __syncthreads();
-  if constexpr (C::SIGNALS) FlushTally(tally, a.counters);
-  if (rank == 0 && threadIdx.x == C::THREADS - 1) AddToLaunch(a, *tally);
-  // Nobody leaves while a peer may still write here, and the leader reports the cluster only after all of its CTAs have flushed.
-  __threadfence();
+  if (warp == 0) EndCta(a, tally, nullptr, lane);
+  // Nobody leaves while a peer may still write here.
   if constexpr (C::CL > 1) ClusterSync();
-  else __syncthreads();
-  if (rank == 0 && threadIdx.x == 0) FinishCluster(a, clusters);
 }
 
 }  // namespace lossgauge::cuda

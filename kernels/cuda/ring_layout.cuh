@@ -4,7 +4,7 @@
 // kept anywhere else, and no probability is ever stored. Warps are specialised:
 //
 //   scheduler (leader CTA)  takes rows by ticket, reads target and target logit, queues them to all CTAs; zeroes masked rows itself
-//   producer                copies the CTA's part of the row into ring slots
+//   producer                works out the CTA's part of the row for all its warps and copies it into ring slots
 //   reducer x R             running maximum and sum of exponentials of the part, then one partial result a warp to every CTA of the cluster
 //   combiner                merges the partial results into the constants of the row's gradient; the leader's hands the row to the bookkeeper
 //   gradient x G            reads the same slots again, writes the gradient, frees the slots
@@ -14,8 +14,9 @@
 //   FULL[slot]    1 + bytes     producer: the slot's bytes have landed
 //   EMPTY[slot]   G             gradient warps: the slot has been read for the last time (reducers read it before: READY follows their results)
 //   QFULL[qs]     1 (+ bytes)   scheduler: a row stands in the queue
+//   PFULL[qs]     1             producer: the CTA's part of the row is described
 //   SFULL[qs]     CL * R        reducers: all partial results of the row are here
-//   READY[qs]     1             combiner: the row's constants are here
+//   READY[qs]     1             combiner: the row's constants are here, or it is the end
 //   SEMPTY[qs]    CL * (G + 1)  at the leader: gradient warps and combiners have taken what they need of entry qs
 //   BOOKFULL[half]   32  at the leader, combiner: a row each
 //   MASSFULL[half]   32 * CL * G (+ bytes)  at the leader, gradient warps: their share of a row's mass
@@ -40,6 +41,7 @@ namespace lossgauge::cuda {
 constexpr int kUnitVectors = 32;                    // a warp's step: one 16-byte vector a lane
 constexpr int kUnitBytes = kUnitVectors * 16;
 constexpr int kZeroPageBytes = 8192;                // source of bulk stores of zeros
+constexpr int kPartBytes = 48, kConstantsBytes = 48;
 constexpr int kPartialBytes = 32;                   // {max, sum, max|z| and tie flag, sum of z} {column of max|z|}
 constexpr int kBookRows = 32, kBookBytes = 48;      // rows of half the book, bytes of a row in it
 
@@ -57,9 +59,10 @@ struct RingConfig {
   // The ring does not begin at 0: ptxas 13.0 was seen to take a slot's address for the base register where the two start out equal, and to store partial
   // results four slots too far.
   static constexpr uint32_t ZERO = 0, RING = ZERO + kZeroPageBytes, PARTIAL = RING + NBUF * SLOT, CONSTANTS = PARTIAL + NS * CL * R * kPartialBytes,
-                            QUEUE = CONSTANTS + NS * 48, BOOK = QUEUE + NS * 16, TALLY = BOOK + 2 * kBookRows * kBookBytes,
-                            MASS = TALLY + sizeof(CtaTally), FULL = MASS + (SIGNALS ? 2 * kBookRows * CL * G * 4 : 0), EMPTY = FULL + NBUF * 8,
-                            QFULL = EMPTY + NBUF * 8, SFULL = QFULL + NS * 8, READY = SFULL + NS * 8, SEMPTY = READY + NS * 8,
+                            QUEUE = CONSTANTS + NS * kConstantsBytes, PARTS = QUEUE + NS * 16, BOOK = PARTS + NS * kPartBytes,
+                            TALLY = BOOK + 2 * kBookRows * kBookBytes, REHEARSAL = TALLY + sizeof(CtaTally),
+                            MASS = REHEARSAL + sizeof(EndRehearsal), FULL = MASS + (SIGNALS ? 2 * kBookRows * CL * G * 4 : 0), EMPTY = FULL + NBUF * 8,
+                            QFULL = EMPTY + NBUF * 8, PFULL = QFULL + NS * 8, SFULL = PFULL + NS * 8, READY = SFULL + NS * 8, SEMPTY = READY + NS * 8,
                             BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, MASSFULL = BOOKEMPTY + 16, BYTES = MASSFULL + 16;
   static_assert(CL * R <= 32, "one lane of the combiner for each partial result");
   static_assert(BYTES <= 227 * 1024, "shared memory of a CTA");
@@ -67,47 +70,104 @@ struct RingConfig {
 
 // A CTA's part of a row, in units. Vector 0 begins at a multiple of 128 bytes at or before the row, so that a warp's store never splits a line.
 struct RowPart {
-  unsigned long long base;  // byte offset of vector 0 from the tensor's pointer rounded down to 128 bytes; same for logits and gradient
-  int column;               // of vector 0's first element; negative before the row's begin
-  int vectors, units;
-  int target_unit;          // may lie outside of [0, units)
+  int row;  // -1 = no more
+  int target;
+  float z_target;
+  int vectors;
+  int column;       // of vector 0's first element; negative before the row's begin
+  int target_unit;  // may lie outside of the part
   int first_special, last_special;  // units that reach beyond the row's columns; -1 = none
+  unsigned long long base;  // address of vector 0
+  unsigned long long grad;  // of its gradient
+  __device__ __forceinline__ int units() const { return static_cast<int>((static_cast<unsigned>(vectors) + kUnitVectors - 1) / kUnitVectors); }
+  // Units from u on before the first that holds the target or reaches beyond the row's columns.
+  __device__ __forceinline__ unsigned ToSpecial(int u) const {
+    return min(min(static_cast<unsigned>(target_unit - u), static_cast<unsigned>(first_special - u)), static_cast<unsigned>(last_special - u));
+  }
 };
 
 template <class C>
-__device__ __forceinline__ RowPart MakeRowPart(const unsigned char* tensor, long long stride, int row, int target, int vocab, int rank) {
+__device__ __forceinline__ RowPart MakeRowPart(const CrossEntropyLaunch& a, int row, int target, float z_target, int rank) {
   constexpr int kBytes = Element<typename C::T>::kBytes, kElements = kVectorElements<typename C::T>;
   RowPart p;
-  const unsigned long long address = reinterpret_cast<unsigned long long>(tensor) + static_cast<unsigned long long>(row) * stride;
+  p.row = row;
+  p.target = target;
+  p.z_target = z_target;
+  const unsigned long long address = reinterpret_cast<unsigned long long>(a.logits) + static_cast<unsigned long long>(row) * a.row_stride_bytes;
   const int head = static_cast<int>(address & 127) / kBytes;
-  const int all = (head + vocab + kElements - 1) / kElements;
+  const int all = (head + a.vocab_size + kElements - 1) / kElements;
   const int per = C::CL == 1 ? all : ((all + C::CL - 1) / C::CL + kUnitVectors - 1) & ~(kUnitVectors - 1);
   const int first = min(all, rank * per);
   p.vectors = min(per, all - first);
-  p.base = (address & ~127ull) + 16ull * first;
   p.column = first * kElements - head;
-  p.units = (p.vectors + kUnitVectors - 1) / kUnitVectors;
   p.target_unit = ((target + head) / kElements - first) >> 5;
   p.first_special = p.column < 0 ? 0 : -1;
-  p.last_special = (p.vectors & (kUnitVectors - 1)) || p.column + p.vectors * kElements > vocab ? p.units - 1 : -1;
+  p.last_special = (p.vectors & (kUnitVectors - 1)) || p.column + p.vectors * kElements > a.vocab_size ? p.units() - 1 : -1;
+  p.base = (address & ~127ull) + 16ull * first;
+  p.grad = p.base + reinterpret_cast<unsigned long long>(a.grad) - reinterpret_cast<unsigned long long>(a.logits) +
+           static_cast<unsigned long long>(row * (a.grad_stride_bytes - a.row_stride_bytes));
   return p;
 }
+template <class C>
+__device__ __forceinline__ void StorePart(uint32_t base, int qs, const RowPart& p) {
+  const uint32_t to = base + C::PARTS + qs * kPartBytes;
+  StoreShared16(to, p.row, p.target, __float_as_uint(p.z_target), p.vectors);
+  StoreShared16(to + 16, p.column, p.target_unit, p.first_special, p.last_special);
+  StoreShared16(to + 32, static_cast<uint32_t>(p.base), static_cast<uint32_t>(p.base >> 32), static_cast<uint32_t>(p.grad),
+                static_cast<uint32_t>(p.grad >> 32));
+}
+template <class C>
+__device__ __forceinline__ RowPart LoadPart(uint32_t base, int qs) {
+  const uint32_t from = base + C::PARTS + qs * kPartBytes;
+  const uint4 x = LoadShared16(from), y = LoadShared16(from + 16), z = LoadShared16(from + 32);
+  return {static_cast<int>(x.x), static_cast<int>(x.y), __uint_as_float(x.z), static_cast<int>(x.w), static_cast<int>(y.x), static_cast<int>(y.y),
+          static_cast<int>(y.z), static_cast<int>(y.w), static_cast<unsigned long long>(z.y) << 32 | z.x, static_cast<unsigned long long>(z.w) << 32 | z.z};
+}
+
+template <int N>
+struct Units {
+  static constexpr int value = N;
+};
+
+// A warp's share of the slot that holds units [first, first + UCAP) of a row: calls whole(Units<N>, u) for N units of nothing but columns other than the
+// target, special(u) for each other one; all = every unit is special. One copy of each: what does not fit the instruction cache stalls every warp.
+template <class C, int WARPS, class Whole, class Special>
+__device__ __forceinline__ void ForShare(const RowPart& part, int first, int w, bool all, const Whole& whole, const Special& special) {
+  const unsigned k = min(static_cast<unsigned>(C::UCAP), static_cast<unsigned>(part.units() - first));
+  int u = first + static_cast<int>(static_cast<unsigned>(w) * k / WARPS);
+  const int end = first + static_cast<int>(static_cast<unsigned>(w + 1) * k / WARPS);
+  const auto stop_from = [&](int from) { return all ? from : from + static_cast<int>(min(part.ToSpecial(from), static_cast<unsigned>(end - from))); };
+  for (int stop = stop_from(u);; stop = stop_from(u)) {
+    for (; u + C::BODY <= stop; u += C::BODY) whole(Units<C::BODY>(), u);
+    if (u + 2 <= stop) {
+      whole(Units<2>(), u);
+      u += 2;
+    }
+    if (u < stop) {
+      whole(Units<1>(), u);
+      ++u;
+    }
+    if (u >= end) break;
+    special(u);
+    ++u;
+  }
+}
+
 __device__ __forceinline__ bool InRange(int u, int begin, int end) { return static_cast<unsigned>(u - begin) < static_cast<unsigned>(end - begin); }
 
-// A position in the ring: address of the slot's data and of its FULL barrier (EMPTY is NBUF barriers on).
+// A position in the ring.
 template <class C>
 struct SlotCursor {
-  uint32_t data, full, phase = 0;
-  int left = C::NBUF;
-  __device__ __forceinline__ explicit SlotCursor(uint32_t base) : data(base + C::RING), full(base + C::FULL) {}
-  __device__ __forceinline__ uint32_t empty() const { return full + C::NBUF * 8; }
+  const uint32_t base;
+  int slot = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ explicit SlotCursor(uint32_t shared) : base(shared) {}
+  __device__ __forceinline__ uint32_t data() const { return base + C::RING + slot * C::SLOT; }
+  __device__ __forceinline__ uint32_t full() const { return base + C::FULL + slot * 8; }
+  __device__ __forceinline__ uint32_t empty() const { return base + C::EMPTY + slot * 8; }
   __device__ __forceinline__ void Next() {
-    data += C::SLOT;
-    full += 8;
-    if (--left == 0) {
-      left = C::NBUF;
-      data -= C::NBUF * C::SLOT;
-      full -= C::NBUF * 8;
+    if (++slot == C::NBUF) {
+      slot = 0;
       phase ^= 1;
     }
   }

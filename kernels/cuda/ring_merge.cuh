@@ -8,6 +8,51 @@
 
 namespace lossgauge::cuda {
 
+// What gradient warps need of a row beside its part, through shared memory.
+template <class T>
+struct RowConstants {
+  Exponential<T> exponential;
+  RowGradient gradient;  // offset, target; after and before_squares if not plain
+  float scale;           // of an exponential, to the gradient
+  float mass_unit;       // of an exponential, to its probability
+  float restore;         // Factor::restore
+  bool finite, plain;
+};
+
+template <class C>
+__device__ __forceinline__ void StoreConstants(uint32_t base, int qs, const RowGradient& g, float restore, bool finite) {
+  Exponential<typename C::T> e;
+  e.Set(g.max, kGradientLift);
+  const float unit = e.Unit();
+  const float2 packed = e.Packed();
+  const uint32_t to = base + C::CONSTANTS + qs * kConstantsBytes;
+  StoreShared16(to, __float_as_uint(packed.x), __float_as_uint(packed.y), __float_as_uint(g.scale * unit), __float_as_uint(g.offset));
+  StoreShared16(to + 16, __float_as_uint(g.target), __float_as_uint(unit * g.inverse_total), __float_as_uint(restore), (finite ? 1u : 0u) | (g.plain() ? 2u : 0u));
+  StoreShared16(to + 32, __float_as_uint(g.after), __float_as_uint(g.before_squares), 0u, 0u);
+}
+template <class C>
+__device__ __forceinline__ RowConstants<typename C::T> LoadConstants(uint32_t base, int qs) {
+  RowConstants<typename C::T> c;
+  const uint32_t from = base + C::CONSTANTS + qs * kConstantsBytes;
+  const uint4 x = LoadShared16(from), y = LoadShared16(from + 16);
+  c.exponential.Unpack(make_float2(__uint_as_float(x.x), __uint_as_float(x.y)));
+  c.scale = __uint_as_float(x.z);
+  c.mass_unit = __uint_as_float(y.y);
+  c.restore = __uint_as_float(y.z);
+  c.finite = (y.w & 1u) != 0;
+  c.plain = (y.w & 2u) != 0;
+  c.gradient = {0.f, 0.f, __uint_as_float(x.w), __uint_as_float(y.x), 0.f, 1.f, 1.f};
+  if (!c.plain) {
+    const uint4 z = LoadShared16(from + 32);
+    c.gradient.after = __uint_as_float(z.x);
+    c.gradient.before_squares = __uint_as_float(z.y);
+  }
+  return c;
+}
+
+// A lane's share of a row's mass: in steps of 2^-25, at most 1.94, so that those of a warp fit 31 bits. A row with more is wrong all the same.
+constexpr float kMassSteps = 33554432.f, kLargestMassShare = 1.9375f;
+
 constexpr uint32_t kTieBefore = 0x80000000u;  // in the word of max|z|: a column before the target reaches the target's logit
 
 struct MergedRow {
@@ -91,10 +136,7 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
     const bool finite = IsFinite<C>(m.sums);
     if (lane == 0) {
       const RowGradient g = MakeRowGradient(m.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
-      const uint32_t to = base + C::CONSTANTS + q.qs * 48;
-      StoreShared16(to, __float_as_uint(g.max), __float_as_uint(g.scale), __float_as_uint(g.offset), __float_as_uint(g.target));
-      StoreShared16(to + 16, __float_as_uint(g.inverse_total), __float_as_uint(g.after), __float_as_uint(g.before_squares), __float_as_uint(factor.restore));
-      StoreShared4(to + 32, finite);
+      StoreConstants<C>(base, q.qs, g, factor.restore, finite);
       BarrierArrive(base + C::READY + q.qs * 8);
     }
     __syncwarp();
@@ -123,6 +165,9 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
     }
     __syncwarp();
   }
+  // Gradient warps wait for nothing else at the end.
+  BarrierWait(base + C::PFULL + q.qs * 8, q.phase);
+  if (lane == 0) BarrierArrive(base + C::READY + q.qs * 8);
   if (rank != 0) return;
   // The last half is filled up with entries that are no rows.
   const unsigned half = q.rows / kBookRows & 1, first = q.rows % kBookRows;
@@ -136,7 +181,6 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
 // Loss and signals of 32 rows at once, off the critical path.
 template <class C>
 static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int lane) {
-  CtaTally mine = {};  // of this lane
   for (unsigned batch = 0;; ++batch) {
     const unsigned half = batch & 1;
     BarrierWait(base + C::BOOKFULL + half * 8, batch >> 1 & 1);
@@ -146,37 +190,36 @@ static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntr
     uint4 z = make_uint4(0u, 0u, 0u, 0u);
     if constexpr (C::SIGNALS) z = LoadShared16(from + 32);
     const int row = static_cast<int>(x.x);
+    RowLoss l{};
     if (row >= 0) {
       const RowSums sums{__uint_as_float(x.w), __uint_as_float(y.x), __uint_as_float(y.y), __uint_as_float(x.z), 0.f, __uint_as_float(y.z)};
-      RowLoss l = MakeRowLoss(sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+      l = MakeRowLoss(sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
       l.finite = y.w != 0;
       if (a.losses != nullptr) a.losses[row] = static_cast<float>(l.objective);
       if (a.log_z != nullptr) a.log_z[row] = static_cast<float>(l.log_z);
-      if constexpr (C::SIGNALS) {
-        TallyRow(a, &mine, {row, static_cast<int>(x.y), sums.z_target, __uint_as_float(z.x), static_cast<int>(z.y), z.z != 0}, l);
-      } else {
-        TallyObjective(&mine, l);
-      }
     }
+    __syncwarp();
     if constexpr (C::SIGNALS) {
+      TallyRows(a, tally, {row, static_cast<int>(x.y), __uint_as_float(x.z), __uint_as_float(z.x), static_cast<int>(z.y), z.z != 0}, l, row >= 0, lane);
       BarrierWait(base + C::MASSFULL + half * 8, batch >> 1 & 1);
       __syncwarp();
-      if (row >= 0 && y.w != 0 && a.grad != nullptr) {
-        float mass = __uint_as_float(z.w);  // the target's
-        bool nonfinite = false;
-        for (int i = 0; i < C::CL * C::G; ++i) {
-          const uint32_t share = LoadShared4(base + C::MASS + ((half * kBookRows + lane) * (C::CL * C::G) + i) * 4);
-          nonfinite |= (share & 0x80000000u) != 0;
-          mass += fabsf(__uint_as_float(share));
-        }
-        TallyGradient(&mine, mass, 0.f, nonfinite);  // squares: by the gradient warps
+      Word shares = 0;
+      bool nonfinite = false;
+      for (int i = 0; i < C::CL * C::G; ++i) {
+        const uint32_t share = LoadShared4(base + C::MASS + ((half * kBookRows + lane) * (C::CL * C::G) + i) * 4);
+        nonfinite |= (share & 0x80000000u) != 0;
+        shares += share & 0x7fffffffu;
       }
+      const double mass = static_cast<double>(shares) / kMassSteps + static_cast<double>(__uint_as_float(z.w));  // z.w: the target's
+      // Squares: by the gradient warps.
+      if (a.grad != nullptr) TallyGradients(tally, mass, 0.f, nonfinite, row >= 0 && l.finite, lane);
+    } else {
+      TallyObjectives(tally, l, row >= 0, lane);
     }
     __syncwarp();
     if (lane == 0) BarrierArrive(base + C::BOOKEMPTY + half * 8);
     if (__any_sync(~0u, row < 0)) break;
   }
-  MergeLane(mine, tally, C::SIGNALS ? a.counters : nullptr, lane);
 }
 
 }  // namespace lossgauge::cuda

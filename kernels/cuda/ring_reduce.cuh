@@ -16,29 +16,35 @@ __device__ __forceinline__ void TakeUnits(R* r, uint32_t from) {
 }
 
 // Finite magnitude and lowest column of the largest |z| over the units that this warp has reduced: they are still in the ring, since gradient warps
-// wait for this warp's result. Called for few rows: those that reach the CTA's largest so far, and those with -inf columns.
+// wait for this warp's result. `largest` is that magnitude, or infinite if there were columns of -inf. Called for few rows: those that reach the CTA's
+// largest so far, and those with -inf columns.
 template <class C>
-__device__ __noinline__ uint2 FindLargest(SlotCursor<C> slot, RowPart part, int units_per_chunk, int w, int lane, int vocab, int target) {
-  using E = Element<typename C::T>;
-  constexpr int kElements = kVectorElements<typename C::T>;
+__device__ __noinline__ uint2 FindLargest(SlotCursor<C> slot, int qs, int w, int lane, int vocab, float largest) {
+  using T = typename C::T;
+  using E = Element<T>;
+  constexpr int kElements = kVectorElements<T>;
+  const RowPart part = LoadPart<C>(slot.base, qs);
   unsigned best = 0;
   int best_column = INT_MAX;
-  for (int u0 = 0; u0 < part.units; u0 += units_per_chunk) {
-    const int k = min(units_per_chunk, part.units - u0);
-    for (int u = u0 + w * k / C::R; u < u0 + (w + 1) * k / C::R; ++u) {
+  for (int first = 0; first < part.units(); first += C::UCAP) {
+    const unsigned k = min(static_cast<unsigned>(C::UCAP), static_cast<unsigned>(part.units() - first));
+    const int end = first + static_cast<int>(static_cast<unsigned>(w + 1) * k / C::R);
+    for (int u = first + static_cast<int>(static_cast<unsigned>(w) * k / C::R); u < end; ++u) {
       const int vector = u * kUnitVectors + lane;
       if (vector < part.vectors) {
-        const uint4 q = LoadShared16(slot.data + (vector - u0 * kUnitVectors) * 16);
+        const uint4 q = LoadShared16(slot.data() + (vector - first * kUnitVectors) * 16);
+        // Elements beyond the row's columns may be anything, but then another column reaches `largest`, too.
+        const bool reaches = fmaxf(WordMax<T>(VectorMax<T>(q, q.x)), -WordMin<T>(VectorMin<T>(q, q.x))) >= largest;
+        if (!reaches && largest < INFINITY) continue;
         const uint32_t* word = &q.x;
         for (int i = 0; i < kElements; ++i) {
           const int column = part.column + vector * kElements + i;
           const unsigned bits = __float_as_uint(E::Get(word[i / E::kPerWord], i % E::kPerWord)) & 0x7fffffffu;
-          const bool counts = static_cast<unsigned>(column) < static_cast<unsigned>(vocab) && column != target && bits < 0x7f800000u;
-          if (counts && bits > best) {  // columns rise, so a tie keeps the lower one
+          const bool counts = static_cast<unsigned>(column) < static_cast<unsigned>(vocab) && column != part.target && bits < 0x7f800000u;
+          if (counts && (bits > best || (bits == best && column < best_column))) {  // columns rise but for the first of all
             best = bits;
             best_column = column;
           }
-          if (counts && bits == 0 && best == 0 && column < best_column) best_column = column;
         }
       }
     }
@@ -50,46 +56,33 @@ __device__ __noinline__ uint2 FindLargest(SlotCursor<C> slot, RowPart part, int 
 }
 
 template <class C>
-__device__ __forceinline__ void RunReducer(uint32_t base, const CrossEntropyLaunch& a, const CtaTally* tally, int units_per_chunk, int rank, int w,
-                                           int lane) {
+__device__ __forceinline__ void RunReducer(uint32_t base, const CrossEntropyLaunch& a, const CtaTally* tally, int rank, int w, int lane) {
   using T = typename C::T;
   constexpr int kElements = kVectorElements<T>;
   SlotCursor<C> slot(base);
   for (QueueCursor<C> q;; q.Next()) {
-    const QueueEntry e = WaitForRow(base, q);
-    if (e.row < 0) break;
-    const RowPart part = MakeRowPart<C>(a.logits, a.row_stride_bytes, e.row, e.target, a.vocab_size, rank);
+    BarrierWait(base + C::PFULL + q.qs * 8, q.phase);
+    const RowPart part = LoadPart<C>(base, q.qs);
+    if (part.row < 0) break;
     const SlotCursor<C> row_begin = slot;
     Reduction<T, C::SIGNALS> r;
-    for (int u0 = 0; u0 < part.units; u0 += units_per_chunk) {
-      const int k = min(units_per_chunk, part.units - u0);
-      int u = u0 + w * k / C::R;
-      const int end = u0 + (w + 1) * k / C::R;
-      uint32_t p = slot.data + (u - u0) * kUnitBytes + lane * 16;
-      const bool special = InRange(part.target_unit, u, end) | InRange(part.first_special, u, end) | InRange(part.last_special, u, end);
-      BarrierWait(slot.full, slot.phase);
-      __syncwarp();
-      if (!special) {
-        const bool before = end <= part.target_unit;
-        for (; u + C::BODY <= end; u += C::BODY, p += C::BODY * kUnitBytes) TakeUnits<C, C::BODY>(&r, p);
-        for (; u + 2 <= end; u += 2, p += 2 * kUnitBytes) TakeUnits<C, 2>(&r, p);
-        if (u < end) TakeUnits<C, 1>(&r, p);
-        if (C::SIGNALS && before) r.max_before = r.packed_max;
-      } else {
-        for (; u < end; ++u, p += kUnitBytes) {
-          if (u == part.target_unit || u == part.first_special || u == part.last_special) {
+    for (int first = 0; first < part.units(); first += C::UCAP) {
+      const uint32_t data = slot.data() + lane * 16;
+      BarrierWait(slot.full(), slot.phase);
+      ForShare<C, C::R>(
+          part, first, w, false,
+          [&](auto n, int u) {
+            TakeUnits<C, decltype(n)::value>(&r, data + (u - first) * kUnitBytes);
+            if (C::SIGNALS && u + decltype(n)::value <= part.target_unit) r.max_before = r.packed_max;
+          },
+          [&](int u) {
             const int vector = u * kUnitVectors + lane;
             const bool valid = vector < part.vectors;
             uint4 v = make_uint4(0u, 0u, 0u, 0u);
-            if (valid) v = LoadShared16(p);
+            if (valid) v = LoadShared16(data + (u - first) * kUnitBytes);
             __syncwarp();
-            r.TakeSome(v, part.column + vector * kElements, a.vocab_size, e.target, valid, C::SMOOTHING);
-          } else {
-            TakeUnits<C, 1>(&r, p);
-          }
-          if (C::SIGNALS && u < part.target_unit) r.max_before = r.packed_max;
-        }
-      }
+            r.TakeSome(v, part.column + vector * kElements, a.vocab_size, part.target, valid, C::SMOOTHING);
+          });
       slot.Next();
     }
     const float max = WarpMax(r.max());
@@ -102,11 +95,11 @@ __device__ __forceinline__ void RunReducer(uint32_t base, const CrossEntropyLaun
       // Equal values count: the lowest position decides, and rows come in any order.
       found = abs_word >= *static_cast<const volatile unsigned*>(&tally->best_abs);
       if (found) {
-        const uint2 l = FindLargest<C>(row_begin, part, units_per_chunk, w, lane, a.vocab_size, e.target);
+        const uint2 l = FindLargest<C>(row_begin, q.qs, w, lane, a.vocab_size, __uint_as_float(abs_word));
         abs_word = l.x;
         column = l.y;
       }
-      if (WarpMax(WordMax<T>(r.max_before)) >= e.z_target) abs_word |= kTieBefore;
+      if (__any_sync(~0u, WordMax<T>(r.max_before) >= part.z_target)) abs_word |= kTieBefore;
     }
     const float z_sum = C::SMOOTHING ? WarpSum(r.z_sum.Share(lane)) : 0.f;
     const uint32_t to = base + C::PARTIAL + (q.qs * C::CL * C::R + rank * C::R + w) * kPartialBytes, barrier = base + C::SFULL + q.qs * 8;

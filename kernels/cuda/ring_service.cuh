@@ -86,9 +86,17 @@ struct Scheduler {
     count = 1;
     Fetch();
   }
+  // The row's bytes set out for the L2 while its target's logit is still on its way here.
+  __device__ __forceinline__ void PrefetchFirst() const {
+    if (!in_u) return;
+    const unsigned long long begin = (reinterpret_cast<unsigned long long>(a.logits) + first * a.row_stride_bytes + 15) & ~15ull;
+    const int bytes = a.vocab_size * Element<typename C::T>::kBytes - 16;
+    if (bytes > 0) BulkPrefetch(reinterpret_cast<const void*>(begin), bytes & ~15);
+  }
 
   __device__ __forceinline__ void Run() {
     const int rows = static_cast<int>(a.rows);
+    PrefetchFirst();
     while (first < rows) {
       const int row = first + lane;
       if (in_u) {
@@ -147,7 +155,7 @@ struct Scheduler {
 // Copies the CTA's part of each row into the ring. Bulk copies move whole 16-byte vectors; where the outermost vectors of a row would reach beyond the
 // caller's tensor, their elements are loaded one by one instead.
 template <class C>
-__device__ __forceinline__ void RunProducer(uint32_t base, const CrossEntropyLaunch& a, int units_per_chunk, int rank, int lane) {
+__device__ __forceinline__ void RunProducer(uint32_t base, const CrossEntropyLaunch& a, int rank, int lane) {
   using E = Element<typename C::T>;
   constexpr int kElements = kVectorElements<typename C::T>;
   const unsigned long long row_bytes = static_cast<unsigned long long>(a.columns) * E::kBytes;
@@ -157,8 +165,12 @@ __device__ __forceinline__ void RunProducer(uint32_t base, const CrossEntropyLau
   SlotCursor<C> slot(base);
   for (QueueCursor<C> q;; q.Next()) {
     const QueueEntry e = WaitForRow(base, q);
+    const RowPart part = MakeRowPart<C>(a, e.row, e.target, e.z_target, rank);
+    if (lane == 0) {
+      StorePart<C>(base, q.qs, part);
+      BarrierArrive(base + C::PFULL + q.qs * 8);
+    }
     if (e.row < 0) break;
-    const RowPart part = MakeRowPart<C>(a.logits, a.row_stride_bytes, e.row, e.target, a.vocab_size, rank);
     const unsigned long long row_begin = begin + e.row * a.row_stride_bytes;
     // Vectors before the row's first column are never needed.
     const int skip = part.column < 0 ? -part.column / kElements : 0;
@@ -176,7 +188,7 @@ __device__ __forceinline__ void RunProducer(uint32_t base, const CrossEntropyLau
         else StoreShared4(to + i * 4, *reinterpret_cast<const uint32_t*>(from));
       }
     };
-    const int step = units_per_chunk * kUnitVectors;
+    constexpr int step = C::UCAP * kUnitVectors;
     for (int v0 = 0; v0 < part.vectors; v0 += step) {
       const int v1 = min(v0 + step, part.vectors);
       int from = v0 == 0 ? skip : v0, to = v1;
@@ -184,18 +196,18 @@ __device__ __forceinline__ void RunProducer(uint32_t base, const CrossEntropyLau
       __syncwarp();
       const bool head = patch_head && v0 == 0, tail = patch_tail && v1 == part.vectors;
       if (head || tail) {
-        if (head) patch(from, slot.data + (from - v0) * 16, 0);
-        if (tail && !(head && to - 1 == from)) patch(to - 1, slot.data + (to - 1 - v0) * 16, 16);
+        if (head) patch(from, slot.data() + (from - v0) * 16, 0);
+        if (tail && !(head && to - 1 == from)) patch(to - 1, slot.data() + (to - 1 - v0) * 16, 16);
         if (head) ++from;
         if (tail) --to;
         __syncwarp();
       }
       if (lane == 0) {
         if (to > from) {
-          BarrierArriveExpect(slot.full, (to - from) * 16);
-          BulkLoad(slot.data + (from - v0) * 16, reinterpret_cast<const void*>(part.base + 16ull * from), (to - from) * 16, slot.full);
+          BarrierArriveExpect(slot.full(), (to - from) * 16);
+          BulkLoad(slot.data() + (from - v0) * 16, reinterpret_cast<const void*>(part.base + 16ull * from), (to - from) * 16, slot.full());
         } else {
-          BarrierArrive(slot.full);
+          BarrierArrive(slot.full());
         }
       }
       slot.Next();

@@ -45,6 +45,9 @@ struct Exponential {
     return fmaf(e, low * kLn2, e);
   }
   __device__ __forceinline__ float Unit() const { return 1.f; }
+  // All that `Of` needs, for another thread.
+  __device__ __forceinline__ float2 Packed() const { return make_float2(max, 0.f); }
+  __device__ __forceinline__ void Unpack(float2 from) { max = from.x; }
 };
 // 16-bit logits: one fused multiply-add before the exponential. Its only rounding is of the sum; that of `shift` is common to the row.
 struct FusedExponential {
@@ -60,6 +63,11 @@ struct FusedExponential {
   __device__ __forceinline__ float From(const FusedExponential& before) const { return before.slope == slope ? Exp2(before.shift - shift) : 0.f; }
   __device__ __forceinline__ float Of(float z) const { return Exp2(fmaf(z, slope, -shift)); }
   __device__ __forceinline__ float Unit() const { return fmaf(fmaf(max, slope, -shift) - lift, -kLn2, 1.f) * exp2f(-lift); }
+  __device__ __forceinline__ float2 Packed() const { return make_float2(slope, shift); }
+  __device__ __forceinline__ void Unpack(float2 from) {
+    slope = from.x;
+    shift = from.y;
+  }
 };
 template <>
 struct Exponential<__nv_bfloat16> : FusedExponential {};

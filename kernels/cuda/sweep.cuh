@@ -89,6 +89,9 @@ struct Reduction {
   __device__ __forceinline__ float LargestMagnitude() const { return fmaxf(WordMax<T>(packed_max), -WordMin<T>(packed_min)); }
 };
 
+// Exponentials of the second sweep come times 2^32 (Exponential::Set).
+constexpr float kGradientLift = 32.f;
+
 // Second sweep: the gradient, its squares as emitted, and the sum of the exponentials that it is made of.
 template <class T, bool kSignals>
 struct GradientSweep {
@@ -100,9 +103,12 @@ struct GradientSweep {
   SquareSum<T> squares;
 
   __device__ __forceinline__ explicit GradientSweep(const RowGradient& of) : g(of) {
-    exponential.Set(g.max, 32.f);
+    exponential.Set(g.max, kGradientLift);
     scale = g.scale * exponential.Unit();
   }
+  // With what the other one works out ready made; of `of`, max, scale and inverse_total are not needed then.
+  __device__ __forceinline__ GradientSweep(const RowGradient& of, const Exponential<T>& ready, float ready_scale)
+      : g(of), exponential(ready), scale(ready_scale) {}
   // Of this thread's columns other than the target.
   __device__ __forceinline__ float Mass() const { return (mass0 + mass1) * exponential.Unit(); }
 

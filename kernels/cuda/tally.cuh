@@ -177,6 +177,95 @@ __device__ __forceinline__ void AtomicMaxPlace(Place* to, Word* lock, const Plac
 #endif
 }
 
+// Sums over the lanes of a warp. In pieces of 27 bits, of which 32 fit the one instruction that adds 32 bits of all lanes.
+__device__ __forceinline__ lg_fixed128 WarpSum(const lg_fixed128& x) {
+  constexpr unsigned kPiece = (1u << 27) - 1;
+  const Word high = static_cast<Word>(x.hi);
+  const Word a = __reduce_add_sync(~0u, static_cast<unsigned>(x.lo) & kPiece);
+  const Word b = __reduce_add_sync(~0u, static_cast<unsigned>(x.lo >> 27) & kPiece);
+  const Word c = __reduce_add_sync(~0u, static_cast<unsigned>(x.lo >> 54 | high << 10) & kPiece);
+  const Word d = __reduce_add_sync(~0u, static_cast<unsigned>(high >> 17) & kPiece);
+  const Word e = __reduce_add_sync(~0u, static_cast<unsigned>(high >> 44));
+  const Word low = a + (b << 27), sum = low + (c << 54);
+  return lg_fixed128_make(static_cast<int64_t>((c >> 10) + (d << 17) + (e << 44) + (sum < low)), sum);
+}
+// Adds the lanes' terms to one of the sums; `clamped` says whether this lane's was too large. The tally's own warp only.
+__device__ __forceinline__ void AddTerms(CtaTally* tally, Sum sum, double x, double largest, bool counts, bool* clamped, int lane) {
+  if (!counts) x = 0.;
+  if (fabs(x) > largest) {
+    x = x > 0 ? largest : -largest;
+    *clamped = true;
+  }
+  const lg_fixed128 all = WarpSum(FixedFrom(x));
+  if (lane == 0) AddTo(tally, sum, all);
+}
+__device__ __forceinline__ void AddCounts(CtaTally* tally, Count count, bool counts, int lane) {
+  const unsigned lanes = __ballot_sync(~0u, counts);
+  if (lane == 0 && lanes != 0) tally->counts[count] += static_cast<Word>(__popc(lanes));
+}
+// Raises `place` to the largest of the lanes'. `bits` is the value's ordered image, 0 = none; few batches get past the first look.
+template <class Make>
+__device__ __forceinline__ void RaisePlace(Place* place, unsigned bits, const Make& make, int lane) {
+  const unsigned best = __reduce_max_sync(~0u, bits);
+  if (best == 0 || best < static_cast<unsigned>(place->high >> 32)) return;
+  const Place p = WarpMaxPlace(bits == best ? make() : Place{0, 0});
+  if (lane == 0 && Beats(p, *place)) *place = p;
+  __syncwarp();
+}
+
+// Rows of U with their losses, one a lane where `counts`, into a tally in shared memory that no other warp adds rows to. All lanes.
+__device__ __forceinline__ void TallyRows(const CrossEntropyLaunch& a, CtaTally* tally, const RowSignals& s, const RowLoss& l, bool counts, int lane) {
+  const bool finite = counts && l.finite, nonfinite = counts && !l.finite;
+  const long long position = counts ? ReadPosition(a, s.row) : 0;
+  if (__any_sync(~0u, nonfinite)) {
+    AddCounts(tally, kNonfiniteRows, nonfinite, lane);
+    Word first = nonfinite ? kPlaceMask + 1 - InPlaceRange(position) : 0;
+#pragma unroll
+    for (int o = 16; o; o >>= 1) first = max(first, __shfl_xor_sync(~0u, first, o));
+    if (lane == 0) {
+      tally->nonfinite = 1;
+      tally->first_nonfinite_row = max(tally->first_nonfinite_row, first);
+    }
+  }
+  bool clamped = false;
+  AddCounts(tally, kFiniteTokens, finite, lane);
+  AddCounts(tally, kTargetHits, finite, lane);
+  AddCounts(tally, kCorrectTokens, finite && s.correct, lane);
+  AddTerms(tally, kNllSum, l.nll, kLargestTerm, finite, &clamped, lane);
+  AddTerms(tally, kObjectiveSum, l.objective, kLargestSquare, finite, &clamped, lane);
+  if (a.z_loss_weight != 0.f) AddTerms(tally, kZLossSum, l.z_loss, kLargestSquare, finite, &clamped, lane);
+  AddTerms(tally, kLogZSum, l.log_z, kLargestTerm, finite, &clamped, lane);
+  AddTerms(tally, kLogZSqSum, l.log_z * l.log_z, kLargestSquare, finite, &clamped, lane);
+  if (a.token_bytes != nullptr) {
+    const unsigned bytes = finite && s.target < a.token_bytes_size ? a.token_bytes[s.target] : 0u;
+    const unsigned all = __reduce_add_sync(~0u, bytes);
+    if (lane == 0) tally->counts[kTargetBytes] += all;
+    AddTerms(tally, kScoredNllSum, l.nll, kLargestTerm, bytes != 0, &clamped, lane);
+  }
+  AddCounts(tally, kClampedRows, clamped, lane);
+  const unsigned log_z = __reduce_max_sync(~0u, finite ? OrderedBits(static_cast<float>(l.log_z)) : 0u);
+  if (lane == 0) tally->log_z_max = max(tally->log_z_max, static_cast<Word>(log_z));
+  const float nll = static_cast<float>(fmin(l.nll, kLargestTerm));
+  RaisePlace(&tally->worst_row, finite ? OrderedBits(nll) : 0u, [&] { return MakePlace(nll, position, static_cast<Word>(s.target)); }, lane);
+  RaisePlace(&tally->worst_logit, finite ? OrderedBits(s.max_abs) : 0u,
+             [&] { return MakePlace(s.max_abs, position, kPlaceMask - InPlaceRange(s.max_abs_column)); }, lane);
+}
+// The gradients of finite rows.
+__device__ __forceinline__ void TallyGradients(CtaTally* tally, double mass, float squares, bool nonfinite, bool counts, int lane) {
+  bool clamped = false;
+  AddTerms(tally, kProbabilityMass, mass == mass ? mass : kLargestMass, kLargestMass, counts, &clamped, lane);
+  AddCounts(tally, kMassErrorRows, counts && !(fabs(mass - 1.) < kMassError), lane);
+  AddCounts(tally, kNonfiniteGradRows, counts && nonfinite, lane);
+  if (__any_sync(~0u, squares != 0.f)) AddTerms(tally, kLogitGradSqSum, squares, kLargestSquare, counts && !nonfinite, &clamped, lane);
+  AddCounts(tally, kClampedRows, clamped, lane);
+}
+// Without signals: only what the scalar loss needs.
+__device__ __forceinline__ void TallyObjectives(CtaTally* tally, const RowLoss& l, bool counts, int lane) {
+  bool clamped = false;
+  AddTerms(tally, kObjectiveSum, l.objective, kLargestSquare, counts && l.finite, &clamped, lane);
+  if (__any_sync(~0u, counts && !l.finite) && lane == 0) tally->nonfinite = 1;
+}
+
 // Adds the lanes' own tallies to the CTA's, their places to the device's (null = none). A whole warp; other warps may do the same at the same time.
 static __device__ __noinline__ void MergeLane(const CtaTally& lane_tally, CtaTally* cta, DeviceCounters* counters, int lane) {
   // One lane adds: 64-bit atomics of all lanes on one word of shared memory take their turns, which at a kernel's end took 15 us.
@@ -236,32 +325,41 @@ __device__ __forceinline__ void FlushTally(CtaTally* tally, DeviceCounters* coun
   }
 }
 
+// Where the end of a launch writes: what the launch was given, or a rehearsal's own memory.
+struct LaunchEnd {
+  LaunchScratch* scratch;
+  DeviceCounters* counters;  // null = none
+  float* loss;               // null = none
+};
+
 // The end of a launch, once every cluster (or CTA) has passed FlushTally and AddToLaunch: the scalar loss, the words of the launch as a whole, and
 // the scratch back to zero. One thread.
-__device__ __forceinline__ void FinishLaunch(const CrossEntropyLaunch& a) {
-  volatile LaunchScratch* scratch = a.scratch;
-  const double denominator = ReadDenominator(a);
-  if (a.loss != nullptr) {
+__device__ __forceinline__ void FinishLaunch(const CrossEntropyLaunch& a, const LaunchEnd& end) {
+  volatile LaunchScratch* const scratch = end.scratch;
+  // All at once: nothing hides these latencies.
+  const unsigned nonfinite = scratch->nonfinite, unmasked = scratch->unmasked;
+  const Word lo = scratch->objective_lo, hi = scratch->objective_hi, counted = scratch->counted;
+  const double denominator =
+      a.count_denominator ? static_cast<double>(counted) : a.denominator_pointer != nullptr ? *a.denominator_pointer : a.denominator;
+  scratch->next_ticket = scratch->finished_clusters = scratch->nonfinite = scratch->unmasked = 0;
+  scratch->objective_lo = scratch->objective_hi = scratch->counted = 0;
+  if (end.loss != nullptr) {
     float loss = 0.f;  // whatever the denominator: 0 / 0 must not be NaN
-    if (scratch->nonfinite) loss = NAN;
-    else if (scratch->unmasked)
-      loss = static_cast<float>(lg_fixed128_to_double(lg_fixed128_make(static_cast<int64_t>(scratch->objective_hi), scratch->objective_lo)) / denominator);
-    *a.loss = loss;
+    if (unmasked) loss = static_cast<float>(lg_fixed128_to_double(lg_fixed128_make(static_cast<int64_t>(hi), lo)) / denominator);
+    *end.loss = nonfinite ? NAN : loss;
   }
-  if (a.counters != nullptr) {
+  if (end.counters != nullptr) {
     Word present = a.present;
     if (a.announce_denominator && denominator > 0. && denominator < INFINITY) {
       const Word bits = static_cast<Word>(__double_as_longlong(denominator));
-      atomicMax(&a.counters->denominator_min, ~bits);
-      atomicMax(&a.counters->denominator_max, bits);
+      atomicMax(&end.counters->denominator_min, ~bits);
+      atomicMax(&end.counters->denominator_max, bits);
       present |= LG_HAS_DENOMINATOR;
     }
-    atomicOr(&a.counters->present, present);
-    if (scratch->unmasked) atomicOr(&a.counters->absent, ~present);
-    atomicAdd(&a.counters->micro_batches, 1ull);
+    atomicOr(&end.counters->present, present);
+    if (unmasked) atomicOr(&end.counters->absent, ~present);
+    atomicAdd(&end.counters->micro_batches, 1ull);
   }
-  scratch->next_ticket = scratch->finished_clusters = scratch->nonfinite = scratch->unmasked = 0;
-  scratch->objective_lo = scratch->objective_hi = scratch->counted = 0;
 }
 
 // What the scalar loss needs of a cluster (or CTA). One thread, beside FlushTally; a fence and a barrier follow.
@@ -280,8 +378,53 @@ __device__ __forceinline__ void AddToLaunch(const CrossEntropyLaunch& a, const C
 __device__ __forceinline__ void FinishCluster(const CrossEntropyLaunch& a, unsigned clusters) {
   if (atomicAdd(&a.scratch->finished_clusters, 1u) != clusters - 1) return;
   __threadfence();
-  FinishLaunch(a);
+  FinishLaunch(a, {a.scratch, a.counters, a.loss});
 }
+
+// What a rehearsal writes to.
+struct EndRehearsal {
+  LaunchScratch scratch;
+  DeviceCounters counters;
+  float loss;
+};
+
+// The end of a CTA whose tally is complete and visible: adds it to the step's counters, and the last CTA of the launch ends the launch. One warp.
+// Nothing is left to hide its latencies, and the longest are those of its code, which comes from memory: 6 us where it runs for the first time. So it is
+// rehearsed while the first rows are on their way: with a tally of zeros, which adds nothing, and for the launch's end with memory in shared memory.
+static __device__ __noinline__ void EndCta(const CrossEntropyLaunch& a, const CtaTally* tally, EndRehearsal* rehearsal, int lane) {
+  if (a.counters != nullptr) {
+    if (lane < kCounts) {
+      if (const Word x = tally->counts[lane]) atomicAdd(&a.counters->counts[lane], x);
+    } else if (lane < kCounts + kSums) {
+      const auto& from = tally->sums[lane - kCounts];
+      auto& to = a.counters->sums[lane - kCounts];
+      Word hi = from.hi;
+      if (from.lo != 0 && atomicAdd(&to.lo, from.lo) + from.lo < from.lo) ++hi;  // the carry goes on to the high word; both are right once all launches are done
+      if (hi != 0) atomicAdd(&to.hi, hi);
+    } else if (lane == kCounts + kSums) {
+      if (tally->log_z_max != 0) atomicMax(&a.counters->log_z_max, tally->log_z_max);
+      if (tally->first_nonfinite_row != 0) atomicMax(&a.counters->first_nonfinite_row, tally->first_nonfinite_row);
+    } else if (lane <= kCounts + kSums + 2) {
+      const bool row = lane == kCounts + kSums + 1;
+      AtomicMaxPlace(row ? &a.counters->worst_row : &a.counters->worst_logit, &a.counters->place_lock, row ? tally->worst_row : tally->worst_logit);
+    }
+  }
+  if (lane == 31) AddToLaunch(a, *tally);
+  LaunchEnd end{a.scratch, a.counters, a.loss};
+  if (rehearsal != nullptr) {
+    end.scratch = &rehearsal->scratch;
+    if (end.counters != nullptr) end.counters = &rehearsal->counters;
+    if (end.loss != nullptr) end.loss = &rehearsal->loss;
+  } else {
+    __threadfence();
+    __syncwarp();
+  }
+  if (lane != 0) return;
+  if (atomicAdd(&end.scratch->finished_clusters, 1u) != gridDim.x - 1 && rehearsal == nullptr) return;
+  __threadfence();
+  FinishLaunch(a, end);
+}
+static_assert(kCounts + kSums + 2 < 31, "a lane for each sum of a CTA's end");
 
 }  // namespace lossgauge::cuda
 
