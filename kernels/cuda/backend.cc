@@ -27,11 +27,15 @@ int Failed(cudaError_t error, const char* function, const char* what) {
 CudaGauge* GaugeOn(Gauge* gauge, Device* device, bool capturing) {
   static std::mutex making;
   if (auto* made = static_cast<CudaGauge*>(gauge->device())) return made->ordinal() == device->facts().ordinal ? made : nullptr;
-  if (capturing) return nullptr;  // it allocates
+  if (capturing || gauge->device_refused()) return nullptr;  // it allocates
   std::lock_guard<std::mutex> lock(making);
   if (gauge->device() == nullptr) {
+    if (gauge->device_refused()) return nullptr;
     std::unique_ptr<CudaGauge> made;
-    if (CudaGauge::Create(gauge, device, &made) != LG_OK) return nullptr;
+    if (const int code = CudaGauge::Create(gauge, device, &made); code != LG_OK) {
+      gauge->RefuseDevice(code, LastError());
+      return nullptr;
+    }
     gauge->AdoptDevice(std::move(made));
   }
   return static_cast<CudaGauge*>(gauge->device());
@@ -61,7 +65,8 @@ class CudaBackend final : public DeviceBackend {
     Device* device = Device::Get(ordinal, &error);
     if (device == nullptr) return Failed(error, "lg_gauge_observe", "device");
     known_[ordinal].store(true, std::memory_order_release);
-    return GaugeOn(gauge, device, false) != nullptr ? LG_OK : LG_UNAVAILABLE;  // the reason has been set
+    if (GaugeOn(gauge, device, false) != nullptr) return LG_OK;
+    return gauge->device_refused() ? gauge->SetDeviceError() : LG_UNAVAILABLE;
   }
 
   int CrossEntropy(const lg_cross_entropy_args& args, LossPurpose purpose, const char* function) override {

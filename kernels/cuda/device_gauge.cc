@@ -94,6 +94,9 @@ int CudaGauge::SetUp(Gauge* gauge) {
 
 CudaGauge::~CudaGauge() {
   const ScopedDevice current(device_->facts().ordinal);
+  // A graph that is replayed later adds to counters that nobody reads and publishes nothing: what it knows stays, until the process ends.
+  const bool captured = captured_.load(std::memory_order_relaxed);
+  if (captured) (void)cudaMemcpy(&state_->publications, &PublisherState::kClosed, sizeof state_->publications, cudaMemcpyHostToDevice);
   // A publish that is still under way writes to the ring: it must not be unmapped beneath it.
   (void)cudaDeviceSynchronize();
   if (registered_ != nullptr) (void)cudaHostUnregister(registered_);
@@ -101,9 +104,11 @@ CudaGauge::~CudaGauge() {
     if (slot.event != nullptr) (void)cudaEventDestroy(slot.event);
   }
   if (published_ != nullptr) (void)cudaEventDestroy(published_);
-  (void)cudaFree(counters_);
-  (void)cudaFree(state_);
-  (void)cudaFree(token_bytes_);
+  if (!captured) {
+    (void)cudaFree(counters_);
+    (void)cudaFree(state_);
+    (void)cudaFree(token_bytes_);
+  }
   (void)cudaGetLastError();
 }
 
@@ -131,6 +136,7 @@ DeviceCounters* CudaGauge::BeginLaunch(int block, cudaStream_t stream, unsigned 
       return nullptr;
     }
   }
+  if (capture_id != 0) captured_.store(true, std::memory_order_relaxed);
   slot->seen_publish.store(publishes, std::memory_order_relaxed);
   slot->capture_id.store(capture_id, std::memory_order_relaxed);
   slot->recorded.store(false, std::memory_order_relaxed);
@@ -177,6 +183,7 @@ int CudaGauge::Publish(const StepEnd& end, void* given_stream) {
     if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, slot.event, 0);
     if (error != cudaSuccess) return Failed(error, "waiting for another stream's loss calls");
   }
+  if (capture_id != 0) captured_.store(true, std::memory_order_relaxed);
   PublishLaunch launch = launch_;
   launch.phase = end.phase;
   launch.set_step = end.set_step;

@@ -64,6 +64,7 @@ class CudaGauge final : public DeviceGauge {
   std::atomic<std::uint64_t> publishes_{0};
   std::atomic<unsigned long long> publish_capture_id_{0};
   cudaEvent_t published_ = nullptr;
+  std::atomic<bool> captured_{false};  // graphs may know addresses of ours, and be replayed after the gauge is closed
 };
 
 }  // namespace lossgauge::cuda

@@ -222,6 +222,7 @@ __global__ void __launch_bounds__(kThreads) Publish(const __grid_constant__ Publ
   if (t == kNonfiniteStepsThread) handed = ReadScalar(a.grad_norm), learning_rate = ReadScalar(a.learning_rate);
   if (t == kNonfiniteStepsThread - 32) handed = ReadScalar(a.denominator);
   const long long step = a.set_step >= 0 ? a.set_step : state_step;
+  if (publications == PublisherState::kClosed) return;
 
   // The main block goes last: who has its record of a step, has all of the step.
   unsigned left = __ballot_sync(~0u, added_to) | 1u;

@@ -13,8 +13,9 @@ namespace lossgauge::cuda {
 
 // Lives in device memory, so that a replayed graph counts on by itself.
 struct PublisherState {
-  std::int64_t step;            // the one being built
-  unsigned long long publications;  // records so far
+  static constexpr unsigned long long kClosed = ~0ull;
+  std::int64_t step;                // the one being built
+  unsigned long long publications;  // records so far; kClosed: the ring is gone, nothing is to be published any more
   unsigned long long slot;          // where the next one goes: publications % slot_count, without a division on the device
   lg_step_record totals[LG_BLOCK_COUNT];  // only their total_ words
 };

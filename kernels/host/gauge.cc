@@ -43,6 +43,14 @@ void Gauge::AdoptDevice(std::unique_ptr<DeviceGauge> device) noexcept {
   device_seen_.store(device_.get(), std::memory_order_release);
 }
 
+void Gauge::RefuseDevice(int code, const char* reason) noexcept {
+  refused_code_ = code;
+  std::snprintf(refused_reason_, sizeof refused_reason_, "%s", reason);
+  device_refused_.store(true, std::memory_order_release);
+}
+
+int Gauge::SetDeviceError() const noexcept { return SetError(static_cast<lg_code>(refused_code_), "%s", refused_reason_); }
+
 void Gauge::NoteLossCall() noexcept {
   if (!InOwnProcess() || !telemetry_on()) return;
   ring::StoreRelaxed(&segment_->steps().status()->entered_step, step_.load(std::memory_order_relaxed));
@@ -159,11 +167,13 @@ int Gauge::Close(std::uint64_t how, const char* reason) noexcept {
 
 void Gauge::GetState(lg_gauge_state* state) const noexcept {
   state->telemetry_on = telemetry_on() ? 1 : 0;
-  state->code = off_code_;
-  std::snprintf(state->message, sizeof state->message, "%s", off_message_.c_str());
+  const bool uncounted = telemetry_on() && device_refused();
+  state->code = uncounted ? refused_code_ : off_code_;
+  std::snprintf(state->message, sizeof state->message, "%s", uncounted ? refused_reason_ : off_message_.c_str());
   std::snprintf(state->steps_path, sizeof state->steps_path, "%s", telemetry_on() ? segment_->steps_path().c_str() : "");
   state->next_step = step_.load(std::memory_order_relaxed);
-  state->published = telemetry_on() ? segment_->steps().published() : 0;
+  // The ring's own word: a device counts there too.
+  state->published = telemetry_on() ? __atomic_load_n(&static_cast<const lg_ring_header*>(segment_->steps_memory())->cursor, __ATOMIC_ACQUIRE) : 0;
   state->dropped_calls = dropped_calls_.load(std::memory_order_relaxed);
   state->ring_bytes = telemetry_on() ? segment_->bytes() : 0;
 }

@@ -57,6 +57,12 @@ class Gauge {
   // The device's side, once a loss call has met a device; from then on steps end there. nullptr = the host's counters.
   DeviceGauge* device() const noexcept { return device_seen_.load(std::memory_order_acquire); }
   void AdoptDevice(std::unique_ptr<DeviceGauge> device) noexcept;
+  // The device that a call met cannot serve this gauge (say its ring cannot be mapped there). Tried once, since trying allocates and waits; from then on
+  // calls on a device go uncounted and GetState says why. One thread at a time.
+  void RefuseDevice(int code, const char* reason) noexcept;
+  bool device_refused() const noexcept { return device_refused_.load(std::memory_order_acquire); }
+  // Sets the error that the refusal had.
+  int SetDeviceError() const noexcept;
   std::int32_t block_count() const noexcept { return block_count_; }
   Segment* segment() const noexcept { return segment_.get(); }
   std::int64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
@@ -114,6 +120,9 @@ class Gauge {
   std::unique_ptr<Segment> segment_;  // null = telemetry off
   std::unique_ptr<DeviceGauge> device_;  // dies before the segment whose ring it writes
   std::atomic<DeviceGauge*> device_seen_{nullptr};
+  std::atomic<bool> device_refused_{false};  // release: the two below stand
+  int refused_code_ = LG_OK;
+  char refused_reason_[256] = "";
   Heartbeat heartbeat_;
 
   // Any thread.

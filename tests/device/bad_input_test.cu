@@ -1,5 +1,8 @@
 // What a device cannot work on is refused by name, before anything is launched: outputs stay as they were, the step counts nothing, and CUDA has no error.
+#include <cmath>
+#include <filesystem>
 #include <functional>
+#include <string>
 
 #include "tests/device/device_gauge_test.h"
 
@@ -66,7 +69,7 @@ TEST_F(BadInput, APointerThatIsNotAlignedToItsElementsIsRefused) {
   const auto off = [](const void* p, int bytes) { return static_cast<void*>(const_cast<char*>(static_cast<const char*>(p) + bytes)); };
   ExpectRefused("logits", "aligned", [=](auto* a) { a->logits = off(a->logits, 2); });
   ExpectRefused("logits", "aligned", [=](auto* a) { a->logits_dtype = LG_BF16, a->logits = off(a->logits, 1); });
-  ExpectRefused("targets", "aligned", [=](auto* a) { a->targets = off(a->targets, 4); });
+  ExpectRefused("targets", "aligned", [=](auto* a) { a->targets = off(a->targets, 2); });  // 8-byte ones are read in halves
   ExpectRefused("targets", "aligned", [=](auto* a) { a->target_dtype = LG_INT32, a->targets = off(a->targets, 2); });
   ExpectRefused("losses", "aligned", [=](auto* a) { a->losses = static_cast<float*>(off(a->losses, 2)); });
   ExpectRefused("log_z", "aligned", [=](auto* a) { a->log_z = static_cast<float*>(off(a->losses, 1)); });
@@ -115,7 +118,8 @@ TEST_F(BadInput, AScalarThatTheDeviceCannotReadIsRefused) {
 
 // Set while nobody knew of the device: dropped and counted at publish, like a denominator that is none.
 TEST_F(BadInput, AScalarSetOnTheHostBeforeTheGaugeMetItsDeviceIsDropped) {
-  const lg_gauge_options options = Options("/dev/shm/lossgauge-bad-input-test");
+  const ScratchDirectory directory;
+  const lg_gauge_options options = Options(directory.path());
   lg_gauge* fresh = nullptr;
   ASSERT_LG(lg_gauge_open(&options, &fresh));
   double on_host = 1;
@@ -130,7 +134,6 @@ TEST_F(BadInput, AScalarSetOnTheHostBeforeTheGaugeMetItsDeviceIsDropped) {
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_EQ(steps[0].present & LG_HAS_GRAD_NORM, 0u);
   ASSERT_LG(lg_gauge_close(fresh, nullptr));
-  std::filesystem::remove_all("/dev/shm/lossgauge-bad-input-test");
 }
 
 TEST_F(BadInput, GradientsToBeScaledAreCheckedToo) {
@@ -187,7 +190,8 @@ TEST_F(BadInput, AClosedGaugeIsRefused) {
 
 // Of another gauge: each launch counts where its own call says.
 TEST_F(BadInput, TwoGaugesOnOneStreamDoNotMix) {
-  const lg_gauge_options options = Options("/dev/shm/lossgauge-bad-input-test", "another run");
+  const ScratchDirectory directory;
+  const lg_gauge_options options = Options(directory.path(), "another run");
   lg_gauge* other = nullptr;
   ASSERT_LG(lg_gauge_open(&options, &other));
   for (int step = 0; step < 20; ++step) {
@@ -206,7 +210,66 @@ TEST_F(BadInput, TwoGaugesOnOneStreamDoNotMix) {
   EXPECT_EQ(steps.back().total_tokens, 21u * kRows);
   EXPECT_EQ(others.back().total_tokens, 40u * kRows);
   ASSERT_LG(lg_gauge_close(other, nullptr));
-  std::filesystem::remove_all("/dev/shm/lossgauge-bad-input-test");
+}
+
+// What a graph knows of a closed gauge stays where it is, and nobody else gets it.
+TEST_F(BadInput, AGraphThatIsReplayedAfterCloseComputesAndCountsNothing) {
+  cudaGraph_t graph;
+  cudaGraphExec_t replay;
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  Loss();
+  Publish();
+  ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
+  ASSERT_CUDA(cudaGraphInstantiate(&replay, graph, 0));
+  ASSERT_CUDA(cudaGraphLaunch(replay, stream_));
+  ASSERT_EQ(Steps().size(), 2u);
+  const std::string path = State(gauge_).steps_path;
+  ASSERT_LG(lg_gauge_close(gauge_, nullptr));
+  const ScratchDirectory directory;
+  const lg_gauge_options options = Options(directory.path(), "another run");
+  ASSERT_LG(lg_gauge_open(&options, &gauge_));
+  Loss();  // takes device memory, which must not be the closed gauge's
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  ASSERT_CUDA(cudaMemset(grad_(), 0xff, kRows * kColumns * 4));
+  for (int i = 0; i < 100; ++i) ASSERT_CUDA(cudaGraphLaunch(replay, stream_));
+  Publish();
+  const auto steps = Steps();
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].tokens, static_cast<std::uint64_t>(kRows));
+  EXPECT_EQ(RingFile(path).Records<lg_step_record>().size(), 2u) << "published after the end";
+  float first = NAN;
+  ASSERT_CUDA(cudaMemcpy(&first, grad_(), sizeof first, cudaMemcpyDeviceToHost));
+  EXPECT_GT(first, 0.f) << "a replay no longer computes";
+  cudaGraphExecDestroy(replay);
+  cudaGraphDestroy(graph);
+}
+
+TEST_F(BadInput, ARingThatTheDeviceCannotMapIsSaidOnceAndCostsNoCall) {
+  const std::string directory = (std::filesystem::current_path() / "lossgauge-bad-input-ring").string();  // no memory file system, if we are lucky
+  const lg_gauge_options options = Options(directory);
+  lg_gauge* unmapped = nullptr;
+  ASSERT_LG(lg_gauge_open(&options, &unmapped));
+  lg_cross_entropy_args args = Args();
+  args.gauge = unmapped;
+  for (int i = 0; i < 3; ++i) ASSERT_LG(lg_cross_entropy(&args));
+  const lg_gauge_state state = State(unmapped);
+  EXPECT_EQ(lg_gauge_publish(unmapped, stream_), LG_OK);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(lg_gauge_close(unmapped, nullptr), LG_OK);
+  std::filesystem::remove_all(directory);
+  if (state.dropped_calls == 0) GTEST_SKIP() << "this machine's device maps rings of any file system";
+  EXPECT_EQ(state.dropped_calls, 3u);
+  EXPECT_EQ(state.code, LG_UNAVAILABLE);
+  EXPECT_THAT(state.message, HasSubstr("mapping the ring"));
+}
+
+TEST_F(BadInput, TheStateCountsWhatTheDeviceHasPublished) {
+  for (int step = 0; step < 3; ++step) {
+    Loss();
+    Publish();
+  }
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  EXPECT_EQ(State(gauge_).published, 4u);
 }
 
 }  // namespace

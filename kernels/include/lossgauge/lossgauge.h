@@ -113,7 +113,8 @@ LG_API void lg_gauge_options_init(lg_gauge_options* options);
 /* Opens a gauge (convention 6). *gauge is NULL only after LG_INVALID_ARGUMENT or when no memory is left. */
 LG_API int lg_gauge_open(const lg_gauge_options* options, lg_gauge** gauge);
 /* A clean end: waits for steps that a device still publishes, publishes LG_EVENT_END, stops the heartbeat, frees the handle. NULL is allowed. The
- * ring stays for the reader. A call with a handle that is closed is LG_FAILED_PRECONDITION as long as it is among the 64 closed last. */
+ * ring stays for the reader. A call with a handle that is closed is LG_FAILED_PRECONDITION as long as it is among the 64 closed last. A CUDA graph that
+ * holds calls with the gauge may be replayed all the same: losses and gradients are right, nothing is counted, and some device memory is kept for it. */
 LG_API int lg_gauge_close(lg_gauge* gauge, const char* reason);
 /* The job failed by its own judgement: as lg_gauge_close, but the run is not shown as finished. */
 LG_API int lg_gauge_abandon(lg_gauge* gauge, const char* reason);
@@ -121,11 +122,11 @@ LG_API int lg_gauge_abandon(lg_gauge* gauge, const char* reason);
 typedef struct lg_gauge_state {
   size_t struct_size;
   int32_t telemetry_on;
-  int32_t code; /* why it is off, lg_code */
+  int32_t code; /* why it is off, or, while it is on, why calls on a device are not counted; lg_code */
   char message[512];
   char steps_path[512]; /* ring file of step records; "" when off */
-  int64_t next_step;
-  uint64_t published; /* step records since open */
+  int64_t next_step; /* as the host knows it: replays of a graph count on by themselves, on the device */
+  uint64_t published; /* step records in the ring since open; those of steps that a device has yet to end are not among them */
   uint64_t dropped_calls; /* calls that counted nothing: forked child, telemetry off, not where the gauge counts, values that cannot be read */
   uint64_t ring_bytes;
 } lg_gauge_state;
