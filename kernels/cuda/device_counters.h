@@ -63,6 +63,7 @@ struct alignas(128) LaunchScratch {
   unsigned nonfinite;  // any row of the launch
   unsigned unmasked;   // any
   Word objective_lo, objective_hi;
+  unsigned next_zero, finished_zeroing;  // blocks of rows whose masked ones are zeroed; CTAs that take no more
   Word counted;  // unmasked rows, by the counting kernel that runs before a launch without a given denominator
 };
 

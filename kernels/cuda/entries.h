@@ -9,6 +9,9 @@ namespace lossgauge::cuda {
 const KernelEntry& RingEntryBf16(int shape, bool signals, bool smoothing);
 const KernelEntry& RingEntryFp16(int shape, bool signals, bool smoothing);
 const KernelEntry& RingEntryFp32(int shape, bool signals, bool smoothing);
+const KernelEntry& StageEntryBf16(int shape, bool signals, bool smoothing);
+const KernelEntry& StageEntryFp16(int shape, bool signals, bool smoothing);
+const KernelEntry& StageEntryFp32(int shape, bool signals, bool smoothing);
 const KernelEntry& RowsEntryBf16(int shape, bool signals);
 const KernelEntry& RowsEntryFp16(int shape, bool signals);
 const KernelEntry& RowsEntryFp32(int shape, bool signals);

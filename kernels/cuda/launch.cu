@@ -6,16 +6,17 @@
 
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/launch_reads.cuh"
+#include "kernels/cuda/stage_plan.h"
 
 namespace lossgauge::cuda {
 namespace {
 
 constexpr int kBytesOf[] = {4, 2, 2};
 
-// Rows shorter than this are held in registers rather than streamed through a ring.
-constexpr long long kShortestRingRow = 24 << 10;
+// Most vectors of a packed row, longest swept row in bytes of shared memory, for each shape of the stage kernel.
+constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1056, 2080};
 // Longest row, in bytes, for each shape of the ring kernel: with more, too little of the ring is left for the next row (measured), and another CTA joins in.
-constexpr long long kLongestRingRow[kRingShapes] = {48 << 10, 144 << 10, 320 << 10, 696 << 10};
+constexpr long long kLongestRingRow[kRingShapes] = {144 << 10, 272 << 10, 320 << 10, 696 << 10};
 
 // How many CTAs (or clusters) of a kernel run at once on a device. Asked once for each kernel and device.
 cudaError_t Resident(const DeviceFacts& device, const KernelEntry& entry, int* count) {
@@ -98,6 +99,38 @@ cudaError_t LaunchRing(const DeviceFacts& device, int dtype, const CrossEntropyL
   return Launch(entry, clusters * entry.cluster, stream, arguments);
 }
 
+// False: the rows are too long.
+bool PlanStages(const CrossEntropyLaunch& a, int dtype, StagePlan* plan, int* shape) {
+  const int bytes = kBytesOf[dtype], elements = 16 / bytes;
+  const auto aligned = [&](int to) { return reinterpret_cast<std::uintptr_t>(a.logits) % to == 0 && a.row_stride_bytes % to == 0; };
+  // Of a swept row, from the multiple of 128 bytes before it.
+  const auto vectors = [&](bool packed) {
+    return (static_cast<long long>(a.vocab_size) + (packed || aligned(128) ? 0 : 128 / bytes - 1) + elements - 1) / elements;
+  };
+  for (*shape = aligned(16) ? 0 : 3; vectors(kStageShape[*shape].packed) > kMostStageVectors[*shape];) {
+    if (++*shape == kStageShapes) return false;
+  }
+  const StageShape& s = kStageShape[*shape];
+  plan->vectors = static_cast<int>(vectors(s.packed));
+  plan->whole = a.vocab_size % elements == 0;
+  plan->pitch = plan->vectors * 16;
+  plan->stage_bytes = (s.rows * plan->pitch + 127) / 128 * 128;
+  plan->stages = std::min(kMostStages, kStageBytesForRows / plan->stage_bytes);
+  plan->groups = std::min(MostGroups(s), plan->stages);
+  plan->batch = std::max(1, std::min(32, 32768 / plan->pitch));  // a ticket's latency is hidden behind the batch before it
+  return true;
+}
+
+cudaError_t LaunchStages(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& a, int shape, StagePlan plan, cudaStream_t stream) {
+  KernelEntry entry = StageEntry(dtype, shape, a.counters != nullptr, a.label_smoothing != 0.f);
+  int ctas = 0;
+  if (const cudaError_t error = Resident(device, entry, &ctas); error != cudaSuccess) return error;
+  const StageShape& s = kStageShape[shape];
+  entry.threads = (1 + s.keepers + plan.groups * s.warps) * 32;
+  void* arguments[] = {const_cast<CrossEntropyLaunch*>(&a), &plan};
+  return Launch(entry, static_cast<int>(std::min<long long>(ctas, (a.rows + s.rows - 1) / s.rows)), stream, arguments);
+}
+
 cudaError_t LaunchRows(const DeviceFacts& device, const KernelEntry& entry, const CrossEntropyLaunch& a, cudaStream_t stream) {
   int ctas = 0;
   if (const cudaError_t error = Resident(device, entry, &ctas); error != cudaSuccess) return error;
@@ -111,6 +144,10 @@ cudaError_t LaunchRows(const DeviceFacts& device, const KernelEntry& entry, cons
 const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing) {
   if (dtype == 1) return RingEntryBf16(shape, signals, smoothing);
   return dtype == 2 ? RingEntryFp16(shape, signals, smoothing) : RingEntryFp32(shape, signals, smoothing);
+}
+const KernelEntry& StageEntry(int dtype, int shape, bool signals, bool smoothing) {
+  if (dtype == 1) return StageEntryBf16(shape, signals, smoothing);
+  return dtype == 2 ? StageEntryFp16(shape, signals, smoothing) : StageEntryFp32(shape, signals, smoothing);
 }
 const KernelEntry& RowsEntry(int dtype, int shape, bool signals) {
   if (dtype == 1) return RowsEntryBf16(shape, signals);
@@ -138,7 +175,10 @@ cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const Cross
   // The choice does not depend on whether a gradient is wanted: the loss has the same bits either way.
   // Bulk copies, clusters and 228 KB of shared memory: sm_90, sm_100. sm_120 has the instructions but not the memory.
   const bool has_ring = device.compute_capability >= 90 && device.shared_bytes_per_cta >= 227 * 1024;
-  if (has_ring && row_bytes >= kShortestRingRow && a.rows > 0 && a.rows < (1ll << 31) && SameAlignment(a)) {
+  if (has_ring && a.rows > 0 && a.rows < (1ll << 31) && SameAlignment(a)) {
+    StagePlan plan;
+    int shape_of_stages;
+    if (PlanStages(a, dtype, &plan, &shape_of_stages)) return LaunchStages(device, dtype, a, shape_of_stages, plan, stream);
     for (int shape = 0; shape < kRingShapes; ++shape) {
       if (row_bytes <= kLongestRingRow[shape]) return LaunchRing(device, dtype, a, shape, stream);
     }

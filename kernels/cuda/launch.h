@@ -24,14 +24,15 @@ struct KernelEntry {
   int threads;
   int shared_bytes;
   int cluster;       // CTAs; 1 = no clusters
-  int slot_units;    // ring kernel: largest chunk, in units; 0 = plain kernel
   int rows_per_cta;  // plain kernel
 };
 
 // dtype: 0 fp32, 1 bf16, 2 fp16 (LG_FP32, LG_BF16, LG_FP16).
-// Entry of the ring kernel for cluster sizes 1, 2, 4 (index 0 = cluster of 1 with a longer queue, for short rows).
+// Entry of the ring kernel; shapes by rising length of rows: clusters of 1, 2, 2, 4.
 constexpr int kRingShapes = 4;
 const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing);
+// Stage kernel, for rows that share a multiprocessor's memory with others; shapes: stage_plan.h.
+const KernelEntry& StageEntry(int dtype, int shape, bool signals, bool smoothing);
 // Plain kernel: 0 = two reads, 1.. = rows held in registers, of rising capacity.
 constexpr int kRowsShapes = 5;
 const KernelEntry& RowsEntry(int dtype, int shape, bool signals);

@@ -94,9 +94,6 @@ __device__ __forceinline__ void BulkLoad(uint32_t smem, const void* global, uint
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem), "l"(global),
                "r"(bytes), "r"(barrier) : "memory");
 }
-__device__ __forceinline__ void BulkPrefetch(const void* global, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
-}
 __device__ __forceinline__ void BulkStore(void* global, uint32_t smem, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(smem), "r"(bytes) : "memory");
 }

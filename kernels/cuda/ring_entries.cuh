@@ -8,22 +8,22 @@
 namespace lossgauge::cuda {
 
 // Shapes found by measurement on an H200: slots of 16 KB, four vectors for each lane of the reducers; a CTA's part of a row wants about 64 KB of ring
-// beside it.
+// beside it. Slots of 32 KB spare instructions, where the smaller ones would be left half empty or no ring is left to be had.
 template <class T, int kShape, bool kSignals, bool kSmoothing>
 struct RingShape;
 template <class T, bool kSignals, bool kSmoothing>
-struct RingShape<T, 0, kSignals, kSmoothing> : RingConfig<T, 1, 8, 8, 32, 13, 6, kSignals, kSmoothing> {};
+struct RingShape<T, 0, kSignals, kSmoothing> : RingConfig<T, 1, 8, 8, 32, 13, 3, kSignals, kSmoothing> {};
 template <class T, bool kSignals, bool kSmoothing>
-struct RingShape<T, 1, kSignals, kSmoothing> : RingConfig<T, 1, 8, 8, 32, 13, 2, kSignals, kSmoothing> {};
+struct RingShape<T, 1, kSignals, kSmoothing> : RingConfig<T, 2, 8, 8, 32, 13, 2, kSignals, kSmoothing> {};
 template <class T, bool kSignals, bool kSmoothing>
-struct RingShape<T, 2, kSignals, kSmoothing> : RingConfig<T, 2, 8, 8, 32, 13, 2, kSignals, kSmoothing> {};
+struct RingShape<T, 2, kSignals, kSmoothing> : RingConfig<T, 2, 8, 8, 64, 6, 2, kSignals, kSmoothing> {};
 template <class T, bool kSignals, bool kSmoothing>
-struct RingShape<T, 3, kSignals, kSmoothing> : RingConfig<T, 4, 8, 8, 64, 6, 2, kSignals, kSmoothing> {};
+struct RingShape<T, 3, kSignals, kSmoothing> : RingConfig<T, 4, 8, 8, 32, 13, 2, kSignals, kSmoothing> {};
 
 template <class T, int kShape, bool kSignals, bool kSmoothing>
 KernelEntry MakeRingEntry() {
   using C = RingShape<T, kShape, kSignals, kSmoothing>;
-  return {reinterpret_cast<const void*>(&RingKernel<C>), C::THREADS, static_cast<int>(C::BYTES), C::CL, C::UCAP, 0};
+  return {reinterpret_cast<const void*>(&RingKernel<C>), C::THREADS, static_cast<int>(C::BYTES), C::CL, 0};
 }
 
 template <class T>

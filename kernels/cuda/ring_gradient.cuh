@@ -127,7 +127,7 @@ __device__ __forceinline__ void RunGradient(uint32_t base, const CrossEntropyLau
       // Rounded in whole numbers and added in one instruction, where a sum of fp32 takes five rounds of shuffles.
       const float lane_mass = fminf((r.mass0 + r.mass1) * constants.mass_unit, kLargestMassShare);
       const uint32_t mass = __reduce_add_sync(~0u, __float2uint_rn(lane_mass * kMassSteps));
-      const float share = r.squares.Share(lane) * constants.restore * constants.restore;
+      const float share = r.Squares(lane) * constants.restore * constants.restore;
       bool nonfinite = r.g.after != 1.f && r.g.after != 0.f;
       if (constants.finite) {
         if (__any_sync(~0u, !(share < INFINITY))) nonfinite |= WroteNonfinite<C>(part, w, lane, a.vocab_size);

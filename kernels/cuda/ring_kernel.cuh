@@ -12,6 +12,8 @@ namespace lossgauge::cuda {
 template <class C>
 __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally) {
   if (threadIdx.x == 0) {
+    StoreShared4(base + C::STARTED, 0u);
+    StoreShared4(base + C::NOZEROS, 0u);
     for (int i = 0; i < C::NBUF; ++i) {
       BarrierInit(base + C::FULL + i * 8, 1);
       BarrierInit(base + C::EMPTY + i * 8, C::G);
@@ -30,8 +32,8 @@ __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a
     }
     BarrierInitFence();
   }
+  for (unsigned i = threadIdx.x; i < 2 * sizeof(CtaTally) / 8; i += C::THREADS) reinterpret_cast<Word*>(tally)[i] = 0;  // both
   for (unsigned i = threadIdx.x; i < kZeroPageBytes / 16; i += C::THREADS) StoreShared16(base + C::ZERO + i * 16, 0u, 0u, 0u, 0u);
-  for (unsigned i = threadIdx.x; i < sizeof(CtaTally) / 8; i += C::THREADS) reinterpret_cast<Word*>(tally)[i] = 0;
   AsyncProxyFence();  // the zero page is read by bulk stores
   __syncthreads();
   if constexpr (C::CL > 1) ClusterSync();
@@ -43,6 +45,7 @@ __global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constan
   uint32_t base;
   asm volatile("mov.b32 %0, %1;" : "=r"(base) : "r"(SharedAddress(shared)));  // or the compiler fetches it anew for each access
   CtaTally* const tally = reinterpret_cast<CtaTally*>(shared + C::TALLY);
+  CtaTally* const grad_tally = reinterpret_cast<CtaTally*>(shared + C::GRAD_TALLY);  // of the rows' gradients, which are through after the losses
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int rank = C::CL == 1 ? 0 : static_cast<int>(ClusterRank());
   const int cluster = blockIdx.x / C::CL, clusters = gridDim.x / C::CL;
@@ -54,26 +57,36 @@ __global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constan
     RunProducer<C>(base, a, rank, lane);
   } else if (warp == 1) {
     if (rank == 0) {
-      scheduler.Run();
-      scheduler.Flush(tally);
+      scheduler.Run(tally);
+      WaitForLoss();
+      EndLoss(a, tally, nullptr, static_cast<unsigned>(clusters), lane);
+    } else {
+      ZeroMaskedRows<C>(base, a, lane);
     }
   } else if (warp == 2) {
     RunCombiner<C>(base, a, tally, rank, lane);
   } else if (warp == 3) {
-    // While the first rows are on their way.
     if constexpr (C::SIGNALS) {
       // What earlier launches of the step have seen spares the reducers a look.
       if (lane == 0) *static_cast<volatile unsigned*>(&tally->best_abs) = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
     }
-    EndCta(a, reinterpret_cast<const CtaTally*>(shared + C::ZERO), reinterpret_cast<EndRehearsal*>(shared + C::REHEARSAL), lane);
-    if (rank == 0) RunBookkeeper<C>(base, a, tally, lane);
+    // Once the first row is through: until then, code on its way has to come from memory, too.
+    while (*reinterpret_cast<volatile unsigned*>(shared + C::STARTED) == 0) __nanosleep(100);
+    __syncwarp();
+    EndLoss(a, reinterpret_cast<const CtaTally*>(shared + C::ZERO), reinterpret_cast<EndRehearsal*>(shared + C::REHEARSAL), 0, lane);
+    if (rank == 0) RunBookkeeper<C>(base, a, tally, grad_tally, lane);
   } else if (warp < C::kServiceWarps + C::R) {
     RunReducer<C>(base, a, tally, rank, warp - C::kServiceWarps, lane);
   } else {
-    RunGradient<C>(base, a, tally, rank, warp - C::kServiceWarps - C::R, lane);
+    RunGradient<C>(base, a, grad_tally, rank, warp - C::kServiceWarps - C::R, lane);
   }
+  if (C::CL > 1 && warp >= C::kServiceWarps) ZeroTogether<C>(base, a, warp - C::kServiceWarps, lane);
   __syncthreads();
-  if (warp == 0) EndCta(a, tally, nullptr, lane);
+  if (C::CL > 1 && threadIdx.x == 32 && a.grad != nullptr && atomicAdd(&a.scratch->finished_zeroing, 1u) == gridDim.x - 1) {
+    a.scratch->next_zero = a.scratch->finished_zeroing = 0;  // nobody takes a block any more
+  }
+  // Masses and squares of the last rows.
+  if (C::SIGNALS && warp == 0) AddTally(grad_tally, a.counters, lane);
   // Nobody leaves while a peer may still write here.
   if constexpr (C::CL > 1) ClusterSync();
 }

@@ -3,7 +3,7 @@
 // A cluster of CTAs owns a row at a time. The row's bytes stream once through a ring of slots in the shared memory of its CTAs; nothing of the row is
 // kept anywhere else, and no probability is ever stored. Warps are specialised:
 //
-//   scheduler (leader CTA)  takes rows by ticket, reads target and target logit, queues them to all CTAs; zeroes masked rows itself
+//   scheduler (leader CTA)  takes rows by ticket, reads target and target logit, queues them to all CTAs; zeroes masked rows in a cluster of one (ring_zero.cuh)
 //   producer                works out the CTA's part of the row for all its warps and copies it into ring slots
 //   reducer x R             running maximum and sum of exponentials of the part, then one partial result a warp to every CTA of the cluster
 //   combiner                merges the partial results into the constants of the row's gradient; the leader's hands the row to the bookkeeper
@@ -40,7 +40,7 @@ namespace lossgauge::cuda {
 
 constexpr int kUnitVectors = 32;                    // a warp's step: one 16-byte vector a lane
 constexpr int kUnitBytes = kUnitVectors * 16;
-constexpr int kZeroPageBytes = 8192;                // source of bulk stores of zeros
+constexpr int kZeroPageBytes = 4096;                // source of bulk stores of zeros
 constexpr int kPartBytes = 48, kConstantsBytes = 48;
 constexpr int kPartialBytes = 32;                   // {max, sum, max|z| and tie flag, sum of z} {column of max|z|}
 constexpr int kBookRows = 32, kBookBytes = 48;      // rows of half the book, bytes of a row in it
@@ -51,7 +51,6 @@ struct RingConfig {
   using T = T_;
   static constexpr int CL = CL_, R = R_, G = G_, UCAP = UCAP_, NBUF = NBUF_, NS = NS_;
   static constexpr bool SIGNALS = SIGNALS_, SMOOTHING = SMOOTHING_;
-  static constexpr bool kShortRows = NS > 3;
   static constexpr int kServiceWarps = 4;
   static constexpr int THREADS = (kServiceWarps + R + G) * 32;
   static constexpr int BODY = 4;  // vectors a lane keeps in flight
@@ -60,10 +59,10 @@ struct RingConfig {
   // results four slots too far.
   static constexpr uint32_t ZERO = 0, RING = ZERO + kZeroPageBytes, PARTIAL = RING + NBUF * SLOT, CONSTANTS = PARTIAL + NS * CL * R * kPartialBytes,
                             QUEUE = CONSTANTS + NS * kConstantsBytes, PARTS = QUEUE + NS * 16, BOOK = PARTS + NS * kPartBytes,
-                            TALLY = BOOK + 2 * kBookRows * kBookBytes, REHEARSAL = TALLY + sizeof(CtaTally),
+                            TALLY = BOOK + 2 * kBookRows * kBookBytes, GRAD_TALLY = TALLY + sizeof(CtaTally), REHEARSAL = GRAD_TALLY + sizeof(CtaTally),
                             MASS = REHEARSAL + sizeof(EndRehearsal), FULL = MASS + (SIGNALS ? 2 * kBookRows * CL * G * 4 : 0), EMPTY = FULL + NBUF * 8,
                             QFULL = EMPTY + NBUF * 8, PFULL = QFULL + NS * 8, SFULL = PFULL + NS * 8, READY = SFULL + NS * 8, SEMPTY = READY + NS * 8,
-                            BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, MASSFULL = BOOKEMPTY + 16, BYTES = MASSFULL + 16;
+                            BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, MASSFULL = BOOKEMPTY + 16, STARTED = MASSFULL + 16, NOZEROS = STARTED + 4, ZEROROW = NOZEROS + 4, BYTES = STARTED + 16;
   static_assert(CL * R <= 32, "one lane of the combiner for each partial result");
   static_assert(BYTES <= 227 * 1024, "shared memory of a CTA");
 };
@@ -123,6 +122,11 @@ __device__ __forceinline__ RowPart LoadPart(uint32_t base, int qs) {
   return {static_cast<int>(x.x), static_cast<int>(x.y), __uint_as_float(x.z), static_cast<int>(x.w), static_cast<int>(y.x), static_cast<int>(y.y),
           static_cast<int>(y.z), static_cast<int>(y.w), static_cast<unsigned long long>(z.y) << 32 | z.x, static_cast<unsigned long long>(z.w) << 32 | z.z};
 }
+
+// The bookkeeper has the losses of all rows; the scheduler, with nothing left to do, ends the loss while the last rows' gradients are written.
+constexpr int kLossBarrier = 1, kZeroBarrier = 2;
+__device__ __forceinline__ void ArriveForLoss() { asm volatile("bar.arrive %0, 64;" ::"n"(kLossBarrier) : "memory"); }
+__device__ __forceinline__ void WaitForLoss() { asm volatile("bar.sync %0, 64;" ::"n"(kLossBarrier) : "memory"); }
 
 template <int N>
 struct Units {

@@ -138,6 +138,7 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
       const RowGradient g = MakeRowGradient(m.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
       StoreConstants<C>(base, q.qs, g, factor.restore, finite);
       BarrierArrive(base + C::READY + q.qs * 8);
+      if (q.rows == 0) StoreShared4(base + C::STARTED, 1u);
     }
     __syncwarp();
     if (rank != 0) {
@@ -167,7 +168,10 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
   }
   // Gradient warps wait for nothing else at the end.
   BarrierWait(base + C::PFULL + q.qs * 8, q.phase);
-  if (lane == 0) BarrierArrive(base + C::READY + q.qs * 8);
+  if (lane == 0) {
+    BarrierArrive(base + C::READY + q.qs * 8);
+    StoreShared4(base + C::STARTED, 1u);
+  }
   if (rank != 0) return;
   // The last half is filled up with entries that are no rows.
   const unsigned half = q.rows / kBookRows & 1, first = q.rows % kBookRows;
@@ -180,7 +184,7 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
 
 // Loss and signals of 32 rows at once, off the critical path.
 template <class C>
-static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int lane) {
+static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, CtaTally* grad_tally, int lane) {
   for (unsigned batch = 0;; ++batch) {
     const unsigned half = batch & 1;
     BarrierWait(base + C::BOOKFULL + half * 8, batch >> 1 & 1);
@@ -201,6 +205,12 @@ static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntr
     __syncwarp();
     if constexpr (C::SIGNALS) {
       TallyRows(a, tally, {row, static_cast<int>(x.y), __uint_as_float(x.z), __uint_as_float(z.x), static_cast<int>(z.y), z.z != 0}, l, row >= 0, lane);
+    } else {
+      TallyObjectives(tally, l, row >= 0, lane);
+    }
+    const bool last = __any_sync(~0u, row < 0);
+    if (last) ArriveForLoss();
+    if constexpr (C::SIGNALS) {
       BarrierWait(base + C::MASSFULL + half * 8, batch >> 1 & 1);
       __syncwarp();
       Word shares = 0;
@@ -212,13 +222,11 @@ static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntr
       }
       const double mass = static_cast<double>(shares) / kMassSteps + static_cast<double>(__uint_as_float(z.w));  // z.w: the target's
       // Squares: by the gradient warps.
-      if (a.grad != nullptr) TallyGradients(tally, mass, 0.f, nonfinite, row >= 0 && l.finite, lane);
-    } else {
-      TallyObjectives(tally, l, row >= 0, lane);
+      if (a.grad != nullptr) TallyGradients(grad_tally, mass, 0.f, nonfinite, row >= 0 && l.finite, lane);
     }
     __syncwarp();
     if (lane == 0) BarrierArrive(base + C::BOOKEMPTY + half * 8);
-    if (__any_sync(~0u, row < 0)) break;
+    if (last) break;
   }
 }
 

@@ -2,36 +2,9 @@
 #ifndef LOSSGAUGE_KERNELS_CUDA_RING_SERVICE_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_RING_SERVICE_CUH_
 
-#include "kernels/cuda/ring_layout.cuh"
+#include "kernels/cuda/ring_zero.cuh"
 
 namespace lossgauge::cuda {
-
-// Writes zeros to `count` elements by a whole warp: elements up to the first and from the last 16-byte boundary one by one, the rest as bulk stores
-// from the zero page, issued at once by all lanes.
-template <class C>
-__device__ __forceinline__ void ZeroSpan(uint32_t base, unsigned char* to, int count, int lane) {
-  constexpr int kBytes = Element<typename C::T>::kBytes;
-  unsigned char* const end = to + static_cast<long long>(count) * kBytes;
-  unsigned char* const body = reinterpret_cast<unsigned char*>((reinterpret_cast<unsigned long long>(to) + 15) & ~15ull);
-  unsigned char* const tail = reinterpret_cast<unsigned char*>(reinterpret_cast<unsigned long long>(end) & ~15ull);
-  const auto zero = [&](unsigned char* p, unsigned char* stop) {
-    p += lane * kBytes;
-    if (p < stop) {
-      if constexpr (kBytes == 2) *reinterpret_cast<unsigned short*>(p) = 0;
-      else *reinterpret_cast<unsigned*>(p) = 0;
-    }
-  };
-  if (body >= tail) {  // at most two vectors' worth
-    zero(to, end);
-    return;
-  }
-  zero(to, body);
-  zero(tail, end);
-  for (unsigned char* p = body + static_cast<long long>(lane) * kZeroPageBytes; p < tail; p += 32ll * kZeroPageBytes) {
-    BulkStore(p, base + C::ZERO, static_cast<uint32_t>(min(static_cast<long long>(tail - p), static_cast<long long>(kZeroPageBytes))));
-  }
-  BulkCommit();
-}
 
 // Takes rows by ticket, so that faster SMs take more (they differ by 3 to 5 %): one by one, so that all clusters work on neighbouring rows, but in batches
 // where rows are short or the last ones were masked, for which a ticket, a target and a target's logit one behind the other would take too long.
@@ -86,18 +59,25 @@ struct Scheduler {
     count = 1;
     Fetch();
   }
-  // The row's bytes set out for the L2 while its target's logit is still on its way here.
-  __device__ __forceinline__ void PrefetchFirst() const {
-    if (!in_u) return;
-    const unsigned long long begin = (reinterpret_cast<unsigned long long>(a.logits) + first * a.row_stride_bytes + 15) & ~15ull;
-    const int bytes = a.vocab_size * Element<typename C::T>::kBytes - 16;
-    if (bytes > 0) BulkPrefetch(reinterpret_cast<const void*>(begin), bytes & ~15);
-  }
 
-  __device__ __forceinline__ void Run() {
+  __device__ __forceinline__ void Run(CtaTally* tally) {
     const int rows = static_cast<int>(a.rows);
-    PrefetchFirst();
+    const bool short_rows = a.vocab_size * Element<typename C::T>::kBytes < (48 << 10);
     while (first < rows) {
+      const int taken = min(count, rows - first);
+      for (int i = 0; i < taken; ++i) {
+        const bool unmasked_row = __shfl_sync(~0u, in_u, i);
+        const int r = first + i;
+        unsigned char* const grad = a.grad == nullptr ? nullptr : a.grad + r * a.grad_stride_bytes;
+        if (unmasked_row) {
+          Push(r, static_cast<int>(__shfl_sync(~0u, target, i)), __shfl_sync(~0u, z_target, i), __shfl_sync(~0u, scale, i));
+          if (grad != nullptr && a.columns > a.vocab_size)
+            ZeroSpan<C>(base, grad + static_cast<long long>(a.vocab_size) * Element<typename C::T>::kBytes, a.columns - a.vocab_size, lane);
+        } else if (C::CL == 1 && grad != nullptr) {
+          ZeroSpan<C>(base, grad, a.columns, lane);
+        }
+      }
+      // Once the rows are on their way.
       const int row = first + lane;
       if (in_u) {
         ++unmasked;
@@ -111,26 +91,14 @@ struct Scheduler {
         if (a.log_z != nullptr) a.log_z[row] = 0.f;
       }
       tokens += mine;
-      const int taken = min(count, rows - first);
-      for (int i = 0; i < taken; ++i) {
-        const bool unmasked_row = __shfl_sync(~0u, in_u, i);
-        const int r = first + i;
-        unsigned char* const grad = a.grad == nullptr ? nullptr : a.grad + r * a.grad_stride_bytes;
-        if (unmasked_row) {
-          Push(r, static_cast<int>(__shfl_sync(~0u, target, i)), __shfl_sync(~0u, z_target, i), __shfl_sync(~0u, scale, i));
-          if (grad != nullptr && a.columns > a.vocab_size)
-            ZeroSpan<C>(base, grad + static_cast<long long>(a.vocab_size) * Element<typename C::T>::kBytes, a.columns - a.vocab_size, lane);
-        } else if (grad != nullptr) {
-          ZeroSpan<C>(base, grad, a.columns, lane);
-        }
-      }
-      const bool quick = C::kShortRows || __any_sync(~0u, mine && !in_u);
+      const bool quick = short_rows || __any_sync(~0u, mine && !in_u);
       count = quick ? min(max((rows - first) / (clusters * 4), 1), min(2 * count, kLargestBatch)) : 1;
       int ticket = 0;
       if (lane == 0) ticket = static_cast<int>(atomicAdd(&a.scratch->next_ticket, static_cast<unsigned>(count)));
       first = __shfl_sync(~0u, ticket, 0) + clusters;
       Fetch();
     }
+    Flush(tally);  // before the bookkeeper can learn of the end
     Push(-1, 0, 0.f, 0.f);
     BulkWaitAll();
   }

@@ -25,7 +25,7 @@ struct MappedRowsShape : RowsConfig<T, 16, 0, 1, kSignals, true> {};
 
 template <class C>
 KernelEntry MakeRowsEntry() {
-  return {reinterpret_cast<const void*>(&RowsKernel<C>), C::THREADS, 0, 1, 0, C::GROUPS};
+  return {reinterpret_cast<const void*>(&RowsKernel<C>), C::THREADS, 0, 1, C::GROUPS};
 }
 
 template <class T>

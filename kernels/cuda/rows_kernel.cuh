@@ -228,7 +228,7 @@ struct RowWork {
       if (v < reader.vectors) reader.Store(v, o);
     });
     if constexpr (!C::SIGNALS) return {};
-    const float squares = (C::MAPPED ? mapped_squares : sweep.squares.Share(group.lane)) * restore * restore;
+    const float squares = (C::MAPPED ? mapped_squares : sweep.Squares(group.lane)) * restore * restore;
     const float4 all = group.All(make_float4(WarpSum(C::MAPPED ? mapped_mass : sweep.Mass()), WarpSum(squares), 0.f, 0.f), AddFour());
     Emitted e{(all.x + target_exponential) * g.inverse_total, all.y, g.after != 1.f && g.after != 0.f};
     if (!(e.squares < INFINITY)) {  // too large to be squared, or not finite: look at what was written

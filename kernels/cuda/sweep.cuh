@@ -100,7 +100,8 @@ struct GradientSweep {
   Exponential<T> exponential;
   float scale;
   float mass0 = 0.f, mass1 = 0.f;
-  SquareSum<T> squares;
+  SquareSum<T> squares;       // of the columns other than the target
+  float target_square = 0.f;  // apart: tensor cores cut off what they add, and small squares on top of one near 1 would lose 1e-5
 
   __device__ __forceinline__ explicit GradientSweep(const RowGradient& of) : g(of) {
     exponential.Set(g.max, kGradientLift);
@@ -111,6 +112,9 @@ struct GradientSweep {
       : g(of), exponential(ready), scale(ready_scale) {}
   // Of this thread's columns other than the target.
   __device__ __forceinline__ float Mass() const { return (mass0 + mass1) * exponential.Unit(); }
+
+  // Shares of all lanes add up to the warp's sum of squares, times before_squares^2.
+  __device__ __forceinline__ float Squares(int lane) const { return squares.Share(lane) + target_square; }
 
   __device__ __forceinline__ uint4 Of(const uint4& q) {
     uint4 out;
@@ -138,8 +142,13 @@ struct GradientSweep {
   __device__ __forceinline__ uint4 TakeSome(const uint4& q, int column, int vocab, int target, bool valid) {
     const uint4 keep = ColumnMask<T>(column, vocab, target, valid);
     uint4 o = And(Of(MaskToMinusInfinity<T>(q, keep)), keep);
+    AddSquares(o);
     uint32_t* w = &o.x;
     const uint32_t t = E::Pack(g.target, g.target);
+    if (kSignals && valid && static_cast<unsigned>(target - column) < static_cast<unsigned>(kVectorElements<T>)) {
+      const float y = E::Get(t, 0) * g.before_squares;
+      target_square = y * y;
+    }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int c = column + E::kPerWord * j;
@@ -150,7 +159,6 @@ struct GradientSweep {
         w[j] = t;
       }
     }
-    AddSquares(o);
     return o;
   }
   __device__ __forceinline__ void AddSquares(uint4 o) {

@@ -381,6 +381,26 @@ __device__ __forceinline__ void FinishCluster(const CrossEntropyLaunch& a, unsig
   FinishLaunch(a, {a.scratch, a.counters, a.loss});
 }
 
+// Adds a CTA's tally to the step's counters. One warp, a lane for each word; the tally is visible to it.
+static __device__ __noinline__ void AddTally(const CtaTally* tally, DeviceCounters* counters, int lane) {
+  if (lane < kCounts) {
+    if (const Word x = tally->counts[lane]) atomicAdd(&counters->counts[lane], x);
+  } else if (lane < kCounts + kSums) {
+    const auto& from = tally->sums[lane - kCounts];
+    auto& to = counters->sums[lane - kCounts];
+    Word hi = from.hi;
+    if (from.lo != 0 && atomicAdd(&to.lo, from.lo) + from.lo < from.lo) ++hi;  // the carry goes on to the high word; both are right once all launches are done
+    if (hi != 0) atomicAdd(&to.hi, hi);
+  } else if (lane == kCounts + kSums) {
+    if (tally->log_z_max != 0) atomicMax(&counters->log_z_max, tally->log_z_max);
+    if (tally->first_nonfinite_row != 0) atomicMax(&counters->first_nonfinite_row, tally->first_nonfinite_row);
+  } else if (lane <= kCounts + kSums + 2) {
+    const bool row = lane == kCounts + kSums + 1;
+    AtomicMaxPlace(row ? &counters->worst_row : &counters->worst_logit, &counters->place_lock, row ? tally->worst_row : tally->worst_logit);
+  }
+}
+static_assert(kCounts + kSums + 2 < 31, "a lane for each word of a tally, and one for the launch");
+
 // What a rehearsal writes to.
 struct EndRehearsal {
   LaunchScratch scratch;
@@ -388,28 +408,13 @@ struct EndRehearsal {
   float loss;
 };
 
-// The end of a CTA whose tally is complete and visible: adds it to the step's counters, and the last CTA of the launch ends the launch. One warp.
+// The end of a CTA's part in the loss: adds its tally to the step's counters and to the launch's loss; the last of `of` CTAs ends the
+// launch. One warp; the tally is visible to it.
 // Nothing is left to hide its latencies, and the longest are those of its code, which comes from memory: 6 us where it runs for the first time. So it is
-// rehearsed while the first rows are on their way: with a tally of zeros, which adds nothing, and for the launch's end with memory in shared memory.
-static __device__ __noinline__ void EndCta(const CrossEntropyLaunch& a, const CtaTally* tally, EndRehearsal* rehearsal, int lane) {
-  if (a.counters != nullptr) {
-    if (lane < kCounts) {
-      if (const Word x = tally->counts[lane]) atomicAdd(&a.counters->counts[lane], x);
-    } else if (lane < kCounts + kSums) {
-      const auto& from = tally->sums[lane - kCounts];
-      auto& to = a.counters->sums[lane - kCounts];
-      Word hi = from.hi;
-      if (from.lo != 0 && atomicAdd(&to.lo, from.lo) + from.lo < from.lo) ++hi;  // the carry goes on to the high word; both are right once all launches are done
-      if (hi != 0) atomicAdd(&to.hi, hi);
-    } else if (lane == kCounts + kSums) {
-      if (tally->log_z_max != 0) atomicMax(&a.counters->log_z_max, tally->log_z_max);
-      if (tally->first_nonfinite_row != 0) atomicMax(&a.counters->first_nonfinite_row, tally->first_nonfinite_row);
-    } else if (lane <= kCounts + kSums + 2) {
-      const bool row = lane == kCounts + kSums + 1;
-      AtomicMaxPlace(row ? &a.counters->worst_row : &a.counters->worst_logit, &a.counters->place_lock, row ? tally->worst_row : tally->worst_logit);
-    }
-  }
+// rehearsed while the first rows are on their way: with a tally of zeros, which adds nothing, and with shared memory for what the launch's end writes.
+static __device__ __noinline__ void EndLoss(const CrossEntropyLaunch& a, const CtaTally* tally, EndRehearsal* rehearsal, unsigned of, int lane) {
   if (lane == 31) AddToLaunch(a, *tally);
+  if (a.counters != nullptr) AddTally(tally, a.counters, lane);
   LaunchEnd end{a.scratch, a.counters, a.loss};
   if (rehearsal != nullptr) {
     end.scratch = &rehearsal->scratch;
@@ -420,11 +425,10 @@ static __device__ __noinline__ void EndCta(const CrossEntropyLaunch& a, const Ct
     __syncwarp();
   }
   if (lane != 0) return;
-  if (atomicAdd(&end.scratch->finished_clusters, 1u) != gridDim.x - 1 && rehearsal == nullptr) return;
+  if (atomicAdd(&end.scratch->finished_clusters, 1u) != of - 1 && rehearsal == nullptr) return;
   __threadfence();
   FinishLaunch(a, end);
 }
-static_assert(kCounts + kSums + 2 < 31, "a lane for each sum of a CTA's end");
 
 }  // namespace lossgauge::cuda
 
