@@ -59,10 +59,10 @@ struct alignas(128) DeviceCounters {
 // Scratch of one launch in device memory: zero before and after.
 struct alignas(128) LaunchScratch {
   unsigned next_ticket;
-  unsigned finished_clusters;
+  unsigned finished;  // tallies that are in
   unsigned nonfinite;  // any row of the launch
   unsigned unmasked;   // any
-  Word objective_lo, objective_hi;
+  Word objective[3];   // sum of losses, in pieces (launch_end.cuh)
   unsigned next_zero, finished_zeroing;  // blocks of rows whose masked ones are zeroed; CTAs that take no more
   Word counted;  // unmasked rows, by the counting kernel that runs before a launch without a given denominator
 };

@@ -31,10 +31,10 @@
 
 #include "kernels/cuda/device_counters.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/launch_end.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/row_math.cuh"
 #include "kernels/cuda/sweep.cuh"
-#include "kernels/cuda/tally.cuh"
 
 namespace lossgauge::cuda {
 

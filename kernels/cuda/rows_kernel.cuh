@@ -11,9 +11,9 @@
 
 #include <climits>
 
+#include "kernels/cuda/launch_end.cuh"
 #include "kernels/cuda/row_reader.cuh"
 #include "kernels/cuda/sweep.cuh"
-#include "kernels/cuda/tally.cuh"
 
 namespace lossgauge::cuda {
 
@@ -264,19 +264,22 @@ __device__ __forceinline__ void ZeroColumns(const Group<C>& group, unsigned char
   for (unsigned char* p = body + group.thread * 16; p < tail; p += C::GROUP_THREADS * 16) *reinterpret_cast<uint4*>(p) = make_uint4(0u, 0u, 0u, 0u);
 }
 
-// Loss and signals of up to 32 rows, one a lane.
+// Loss and signals of up to 32 rows, one a lane where `mine`, into the tally of the group.
 template <class C>
-__device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResult& r, bool mine, CtaTally* tally) {
-  if (!mine) return;
-  RowLoss l = MakeRowLoss(r.sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
-  l.finite = r.finite;
-  if (a.losses != nullptr) a.losses[r.row] = static_cast<float>(l.objective);
-  if (a.log_z != nullptr) a.log_z[r.row] = static_cast<float>(l.log_z);
+__device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResult& r, bool mine, CtaTally* tally, int lane) {
+  RowLoss l{};
+  if (mine) {
+    l = MakeRowLoss(r.sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+    l.finite = r.finite;
+    if (a.losses != nullptr) a.losses[r.row] = static_cast<float>(l.objective);
+    if (a.log_z != nullptr) a.log_z[r.row] = static_cast<float>(l.log_z);
+  }
+  __syncwarp();
   if constexpr (C::SIGNALS) {
-    TallyRow(a, tally, {r.row, r.target, r.sums.z_target, r.max_abs, r.max_abs_column, r.correct}, l);
-    if (r.finite && a.grad != nullptr) TallyGradient(tally, r.mass, r.squares, r.nonfinite_grad);
+    TallyRows(a, tally, {r.row, r.target, r.sums.z_target, r.max_abs, r.max_abs_column, r.correct}, l, mine, lane);
+    if (a.grad != nullptr) TallyGradients(tally, r.mass, r.squares, r.nonfinite_grad, mine && r.finite, lane);
   } else {
-    TallyObjective(tally, l);
+    TallyObjectives(tally, l, mine, lane);
   }
 }
 
@@ -284,8 +287,8 @@ template <class C>
 __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
-  __shared__ CtaTally tally;
-  for (unsigned i = threadIdx.x; i < sizeof(CtaTally) / 8; i += C::THREADS) reinterpret_cast<Word*>(&tally)[i] = 0;
+  __shared__ CtaTally tallies[C::GROUPS];
+  for (unsigned i = threadIdx.x; i < sizeof(tallies) / 8; i += C::THREADS) reinterpret_cast<Word*>(tallies)[i] = 0;
   __syncthreads();
   const int group_index = threadIdx.x / C::GROUP_THREADS, lane = threadIdx.x & 31;
   const Group<C> group{scratch, group_index, static_cast<int>(threadIdx.x % C::GROUP_THREADS) >> 5, lane,
@@ -294,7 +297,7 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
   unsigned best_abs = 0;
   if constexpr (C::SIGNALS) best_abs = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
 
-  CtaTally mine = {};  // of this lane; only the first warp of a group books
+  CtaTally& tally = tallies[group_index];  // only the first warp of a group books, and its first thread counts
   RowResult waiting = {};
   int booked = 0;
   const long long step = static_cast<long long>(gridDim.x) * C::GROUPS;
@@ -320,8 +323,8 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
       if (first_thread) {
         if (a.losses != nullptr) a.losses[row] = 0.f;
         if (a.log_z != nullptr) a.log_z[row] = 0.f;
-        ++mine.counts[kTokens];
-        mine.counts[kBadTargets] += target != a.ignore_index;
+        ++tally.counts[kTokens];
+        tally.counts[kBadTargets] += target != a.ignore_index;
       }
       continue;
     }
@@ -363,30 +366,25 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
     }
     if (group.warp == 0) {
       if (first_thread) {
-        ++mine.counts[kTokens];
-        ++mine.counts[kUnmaskedTokens];
+        ++tally.counts[kTokens];
+        ++tally.counts[kUnmaskedTokens];
         if constexpr (C::SIGNALS) {
-          mine.counts[kTargetFingerprint] += lg_target_hash(target);
-          mine.counts[kMaskFingerprint] += lg_position_hash(ReadPosition(a, row), target);
+          tally.counts[kTargetFingerprint] += lg_target_hash(target);
+          tally.counts[kMaskFingerprint] += lg_position_hash(ReadPosition(a, row), target);
         }
       }
       if (lane == booked) waiting = r;
       if (++booked == 32) {
-        BookRows<C>(a, waiting, true, &mine);
+        BookRows<C>(a, waiting, true, &tally, lane);
         booked = 0;
       }
     }
   }
   if (group.warp == 0) {
-    BookRows<C>(a, waiting, lane < booked, &mine);
-    MergeLane(mine, &tally, C::SIGNALS ? a.counters : nullptr, lane);
+    BookRows<C>(a, waiting, lane < booked, &tally, lane);
+    __syncwarp();
+    EndLoss(a, &tally, nullptr, gridDim.x * C::GROUPS, lane);
   }
-  __syncthreads();
-  if constexpr (C::SIGNALS) FlushTally(&tally, a.counters);
-  if (threadIdx.x == C::THREADS - 1) AddToLaunch(a, tally);
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) FinishCluster(a, gridDim.x);
 }
 
 }  // namespace lossgauge::cuda

@@ -1,0 +1,58 @@
+// Where the largest logit and the worst row of a step are: the lowest position of equals, whatever order the CTAs of a launch come to their ends in.
+#include "tests/device/device_gauge_test.h"
+
+namespace lossgauge {
+namespace {
+
+class Places : public DeviceGaugeTest, public testing::WithParamInterface<std::int64_t> {
+ protected:
+  // Row i's largest logit rises with i; from `first` on, all are equal.
+  static constexpr int kTokens = 2000, kFirst = 1200;
+};
+
+TEST_P(Places, OfEqualsTheLowestPosition) {
+  const std::int64_t columns = GetParam();
+  const std::size_t count = static_cast<std::size_t>(kTokens) * static_cast<std::size_t>(columns);
+  std::vector<float> logits(count, 0.f);
+  std::vector<std::int64_t> targets(kTokens);
+  for (int i = 0; i < kTokens; ++i) {
+    const int rank = i < kFirst ? i : kFirst;
+    logits[static_cast<std::size_t>(i) * columns + static_cast<std::size_t>((i * 37 + 5) % columns)] = 2.f + static_cast<float>(rank) / 256.f;
+    targets[i] = (i * 37 + 6) % columns;  // worst where the largest logit is
+  }
+  float *device_logits = nullptr, *grad = nullptr;
+  std::int64_t* device_targets = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device_logits, count * 4));
+  ASSERT_CUDA(cudaMalloc(&grad, count * 4));
+  ASSERT_CUDA(cudaMalloc(&device_targets, kTokens * 8));
+  ASSERT_CUDA(cudaMemcpy(device_logits, logits.data(), count * 4, cudaMemcpyHostToDevice));
+  ASSERT_CUDA(cudaMemcpy(device_targets, targets.data(), kTokens * 8, cudaMemcpyHostToDevice));
+  lg_cross_entropy_args args = Args();
+  args.logits = device_logits;
+  args.rows = kTokens;
+  args.columns = columns;
+  args.targets = device_targets;
+  args.losses = nullptr;
+  args.grad_logits = grad;
+  args.position_base = 1'000'000;
+  constexpr int kRounds = 200;
+  for (int round = 0; round < kRounds; ++round) {
+    ASSERT_LG(lg_cross_entropy(&args));
+    Publish();
+  }
+  const std::vector<lg_step_record> steps = Steps();
+  ASSERT_EQ(steps.size(), static_cast<std::size_t>(kRounds));
+  for (const lg_step_record& step : steps) {
+    ASSERT_EQ(step.worst_logit_position, 1'000'000 + kFirst) << "step " << step.step;
+    ASSERT_EQ(step.worst_logit_column, (kFirst * 37 + 5) % columns) << "step " << step.step;
+    ASSERT_EQ(step.worst_row_position, 1'000'000 + kFirst) << "step " << step.step;
+    ASSERT_EQ(step.worst_row_target, (kFirst * 37 + 6) % columns) << "step " << step.step;
+  }
+  for (void* p : {static_cast<void*>(device_logits), static_cast<void*>(grad), static_cast<void*>(device_targets)}) cudaFree(p);
+}
+
+// Of each kernel: rows in registers, rows in stages, a ring of one CTA, of two, of four, rows read twice.
+INSTANTIATE_TEST_SUITE_P(Widths, Places, testing::Values(100, 1000, 6000, 20000, 50000, 100000, 200000));
+
+}  // namespace
+}  // namespace lossgauge
