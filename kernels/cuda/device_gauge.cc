@@ -8,6 +8,7 @@
 #include "kernels/cuda/observe.h"
 #include "kernels/host/clocks.h"
 #include "kernels/host/error.h"
+#include "proto/lossgauge/ring/ring_reader.h"
 
 namespace lossgauge::cuda {
 namespace {
@@ -99,7 +100,12 @@ CudaGauge::~CudaGauge() {
   if (captured) (void)cudaMemcpy(&state_->publications, &PublisherState::kClosed, sizeof state_->publications, cudaMemcpyHostToDevice);
   // A publish that is still under way writes to the ring: it must not be unmapped beneath it.
   (void)cudaDeviceSynchronize();
-  if (registered_ != nullptr) (void)cudaHostUnregister(registered_);
+  if (registered_ != nullptr) {
+    // The device leaves the cursor one behind.
+    auto* const header = static_cast<lg_ring_header*>(registered_);
+    ring::StoreRelease(&header->cursor, ring::ReadProgress(header, header->identity).whole);
+    (void)cudaHostUnregister(registered_);
+  }
   for (StreamSlot& slot : slots_) {
     if (slot.event != nullptr) (void)cudaEventDestroy(slot.event);
   }

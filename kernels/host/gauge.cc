@@ -9,6 +9,7 @@
 
 #include "kernels/host/clocks.h"
 #include "kernels/host/error.h"
+#include "proto/lossgauge/ring/ring_reader.h"
 
 namespace lossgauge {
 namespace {
@@ -172,8 +173,9 @@ void Gauge::GetState(lg_gauge_state* state) const noexcept {
   std::snprintf(state->message, sizeof state->message, "%s", uncounted ? refused_reason_ : off_message_.c_str());
   std::snprintf(state->steps_path, sizeof state->steps_path, "%s", telemetry_on() ? segment_->steps_path().c_str() : "");
   state->next_step = step_.load(std::memory_order_relaxed);
-  // The ring's own word: a device counts there too.
-  state->published = telemetry_on() ? __atomic_load_n(&static_cast<const lg_ring_header*>(segment_->steps_memory())->cursor, __ATOMIC_ACQUIRE) : 0;
+  // By the ring itself: a device counts there too.
+  const auto* const steps = telemetry_on() ? static_cast<const lg_ring_header*>(segment_->steps_memory()) : nullptr;
+  state->published = steps != nullptr ? ring::ReadProgress(steps, steps->identity).whole : 0;
   state->dropped_calls = dropped_calls_.load(std::memory_order_relaxed);
   state->ring_bytes = telemetry_on() ? segment_->bytes() : 0;
 }

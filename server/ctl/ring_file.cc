@@ -97,7 +97,7 @@ absl::StatusOr<RingFile> LoadRingFile(const std::string& path) {
   if (const absl::Status status = ReadFile(fd.get(), path, &file.words); !status.ok()) return status;
   const auto* header = reinterpret_cast<const lg_ring_header*>(file.words.data());
   file.status = header->status;
-  file.published_untrusted = header->cursor;
+  file.published_untrusted = ring::ReadProgress(header, file.identity).whole;
   return file;
 }
 

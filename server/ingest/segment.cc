@@ -96,6 +96,9 @@ bool Segment::DrainRing(Ring<Record>* ring, state::RecordSink& sink, const Segme
     }
     switch (read.fate) {
       case ring::ReadFate::kEmpty: return true;
+      case ring::ReadFate::kUnsettled:
+        if (!has_report_ || alive()) return true;  // by the next look it may be settled; meanwhile other rings have their turn
+        break;                                     // nothing more comes from a dead writer
       case ring::ReadFate::kDamaged:
         ring->stopped = true;
         error_ = "damaged";

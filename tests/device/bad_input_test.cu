@@ -237,6 +237,7 @@ TEST_F(BadInput, AGraphThatIsReplayedAfterCloseComputesAndCountsNothing) {
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_EQ(steps[0].tokens, static_cast<std::uint64_t>(kRows));
   EXPECT_EQ(RingFile(path).Records<lg_step_record>().size(), 2u) << "published after the end";
+  EXPECT_EQ(RingFile(path).cursor(), 2u) << "a closed ring's cursor is exact";
   float first = NAN;
   ASSERT_CUDA(cudaMemcpy(&first, grad_(), sizeof first, cudaMemcpyDeviceToHost));
   EXPECT_GT(first, 0.f) << "a replay no longer computes";

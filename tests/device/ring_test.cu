@@ -71,7 +71,7 @@ bool IsRecordOf(const lg_step_record& r, std::uint64_t publication, const Totals
 }
 
 struct Outcome {
-  std::uint64_t delivered = 0, lapped = 0, corrupt = 0, wrong = 0;
+  std::uint64_t delivered = 0, lapped = 0, corrupt = 0, wrong = 0, unsettled = 0;
   bool damaged = false;
 };
 
@@ -118,6 +118,8 @@ TEST_P(RingSizes, EveryRecordOfAGpuIsReadWholeOrCountedLost) {
       o.corrupt += result.lost;
     } else if (result.fate == ring::ReadFate::kDamaged) {
       o.damaged = true;
+    } else if (result.fate == ring::ReadFate::kUnsettled) {
+      ++o.unsettled;
     } else if (finished) {
       break;
     } else if (++looks % 4096 == 0 && ended == 0 && (ended = Ended(child)) > 1) {
@@ -127,9 +129,9 @@ TEST_P(RingSizes, EveryRecordOfAGpuIsReadWholeOrCountedLost) {
   while (ended == 0) ended = Ended(child);
   if (ended == 1 + 77) GTEST_SKIP() << "no CUDA device";
   ASSERT_EQ(ended, 1) << "the writer failed";
-  std::printf("ring of %u slots: %llu published, %llu delivered, %llu lapped, %llu failed their checksum\n", c.slots,
+  std::printf("ring of %u slots: %llu published, %llu delivered, %llu lapped, %llu failed their checksum, %llu calls left it open\n", c.slots,
               static_cast<unsigned long long>(steps), static_cast<unsigned long long>(o.delivered), static_cast<unsigned long long>(o.lapped),
-              static_cast<unsigned long long>(o.corrupt));
+              static_cast<unsigned long long>(o.corrupt), static_cast<unsigned long long>(o.unsettled));
   EXPECT_FALSE(o.damaged);
   EXPECT_EQ(o.wrong, 0u);
   EXPECT_EQ(reader.published_untrusted(), steps);

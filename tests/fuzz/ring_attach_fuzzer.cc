@@ -13,10 +13,16 @@ void Drain(const void* mapped, const lg_ring_identity& identity, std::uint64_t n
   lossgauge::ring::RingReader<Record> reader(mapped, identity, next);
   Record record;
   std::uint64_t calls = 0;
+  int unsettled = 0;
   for (;;) {
     using lossgauge::ring::ReadFate;
     const ReadFate fate = reader.Next(&record).fate;
     if (fate == ReadFate::kEmpty || fate == ReadFate::kDamaged) break;
+    if (fate == ReadFate::kUnsettled) {
+      if (++unsettled > 3) std::abort();
+      continue;
+    }
+    unsettled = 0;
     if (++calls > 2 * std::uint64_t{identity.slot_count} + 2) std::abort();  // bytes at rest: one lap at most
     if (fate == ReadFate::kRecord) (void)lossgauge::ring::ValidateRecord(record);
   }

@@ -131,6 +131,7 @@ TEST(RingReader, SkipsARecordOfWhichAnyWordChangedAndGoesOn) {
     Drain(&reader, &tally);
     ASSERT_EQ(tally.delivered, 2u) << "word " << word;
     ASSERT_EQ(tally.corrupt, 1u) << "word " << word;
+    ASSERT_EQ(tally.unsettled, 0u) << "nobody can have begun to overwrite it";
     ASSERT_EQ(tally.wrong, 0u);
   }
 }

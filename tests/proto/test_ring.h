@@ -78,6 +78,7 @@ struct Tally {
   std::uint64_t lapped = 0;
   std::uint64_t corrupt = 0;
   std::uint64_t wrong = 0;  // delivered, but not the record that was written
+  std::uint64_t unsettled = 0;
   bool damaged = false;
   std::uint64_t accounted() const { return delivered + lapped + corrupt; }
 };
@@ -90,6 +91,9 @@ inline void Drain(RingReader<lg_step_record>* reader, Tally* tally) {
       case ReadFate::kRecord:
         ++tally->delivered;
         if (!IsNumberedRecord(record, result.publication) || record.sequence != 2 * result.publication) ++tally->wrong;
+        break;
+      case ReadFate::kUnsettled:
+        ++tally->unsettled;
         break;
       case ReadFate::kLapped:
         tally->lapped += result.lost;

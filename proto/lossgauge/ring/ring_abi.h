@@ -20,7 +20,7 @@
  *
  *     offset 0     lg_ring_header.identity    written once before `ready`, then never again
  *     offset 3584  lg_ring_header.ready       stored last with release: LG_RING_READY. 0 = not ready yet, look again later
- *     offset 3648  lg_ring_header.cursor      own cache line: number of records published so far (release)
+ *     offset 3648  lg_ring_header.cursor      own cache line: number of records published so far (release); see WRITER for GPUs
  *     offset 3712  lg_ring_header.status      own cache lines: heartbeat and status line; see lg_ring_status
  *     offset 4096  slot 0, slot 1, ...
  *
@@ -34,8 +34,15 @@
  *     2  slot.word[i] = payload, i = 1 ... last        release each: none can become visible before the odd sequence word
  *     3  slot.word[0] = 2n                             release: publishes the record
  *     4  header.cursor = n                             release: who sees n there, sees slot n whole (or overwritten by a newer one)
- * A GPU writer has no cheap store-release to the host for each word: odd, __threadfence_system(), payload, __threadfence_system(), even,
- * __threadfence_system(), cursor. It never waits for a reader: a full ring overwrites its oldest slot.
+ * It never waits for a reader: a full ring overwrites its oldest slot.
+ *
+ * A GPU writer has no cheap store-release to the host for each word, and a fence costs it a fifth of a publish. It does with one: odd and
+ * payload in any order, system-scope fence, even and cursor in any order. Therefore, of its rings:
+ *     - The cursor is n - 1 when publication n is whole (its release is the fence of the next one), and may be seen up to
+ *       kMostAheadOfCursor (ring_reader.h) behind what is seen of slots. Who ends the segment cleanly stores the exact number before
+ *       `closed` and the LG_EVENT_END record. A reader that wants the number earlier looks into the slots after the cursor.
+ *     - Payload words of publication n + slot_count may be seen before its odd word, so that a copy of publication n is a mixture though
+ *       both looks found 2n. Its checksum, which covers all words, is wrong. It is no damage unless it stays so.
  *
  * READER. For publication n in slot (n - 1) % slot_count:
  *     1  s0 = slot.word[0]                             acquire
@@ -44,8 +51,9 @@
  * The copy is publication n if and only if s0 == s1 == 2n and its checksum matches.
  *     s0 <  2n      not whole yet. If cursor >= n all the same, the slot was damaged: skip it, count one record lost.
  *     s0 == 2n - 1  being written; if the producer is dead, torn for ever: count it
- *     s0 >  2n      lapped: publications up to cursor - slot_count are gone. Count them, go on at the oldest that is left.
- *     checksum      wrong: skip, count one record lost.
+ *     s0 >  2n      lapped: publications up to (newest begun) - slot_count are gone. Count them, go on at the oldest that is left.
+ *     checksum      wrong: skip, count one record lost. But if n + slot_count may have been begun, look again first, a bounded number of
+ *                   times, as its odd word may be about to appear: then it is lapped.
  * So each publication is delivered once or counted as lost once, and totals stay right across a gap because each record carries them.
  *
  * TRUST. The reader maps the file read-only, and every byte is untrusted: sizes are checked against the file's size before use, text is

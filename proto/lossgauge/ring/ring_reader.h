@@ -35,12 +35,48 @@ inline HeaderState ReadHeader(const void* mapped, std::uint64_t file_bytes, lg_r
   return ValidateHeader(file_bytes, ready, *identity);
 }
 
+constexpr std::uint64_t kMaxPublication = std::uint64_t{1} << 62;
+
+// Whether a sequence word may stand in the slot where publication n belongs.
+inline bool IsPublicationOfSlot(std::uint64_t sequence, std::uint64_t n, std::uint32_t slot_count) {
+  if (sequence == 0 || sequence > 2 * kMaxPublication) return false;
+  return (sequence + 1) / 2 % slot_count == n % slot_count;
+}
+
+// How far what can be seen of a publication may be ahead of the cursor that can be seen: a GPU stores the cursor one late and without a fence of its
+// own, and several publications may be one kernel's.
+constexpr std::uint64_t kMostAheadOfCursor = 3;
+
+// How far a writer has come: by its cursor, and by what stands in the slots after it. Untrusted.
+struct Progress {
+  std::uint64_t whole;  // newest publication that is finished
+  std::uint64_t begun;  // newest one that is begun: its slot has lost what it held
+};
+inline Progress ReadProgress(std::uint64_t cursor, const unsigned char* slots, std::uint32_t slot_bytes, std::uint32_t slot_count) {
+  Progress progress{cursor, cursor};
+  if (cursor > kMaxPublication) return progress;
+  for (std::uint64_t n = cursor + 1; n <= cursor + kMostAheadOfCursor; ++n) {
+    const std::uint64_t sequence = LoadAcquire(reinterpret_cast<const std::uint64_t*>(slots + (n - 1) % slot_count * slot_bytes));
+    if (!IsPublicationOfSlot(sequence, n, slot_count)) continue;
+    if (sequence >= 2 * n) progress.whole = n;
+    if (sequence >= 2 * n - 1) progress.begun = n;
+  }
+  return progress;
+}
+// `identity`: a copy that ReadHeader judged kValid.
+inline Progress ReadProgress(const void* mapped, const lg_ring_identity& identity) {
+  const std::uint64_t cursor = LoadAcquire(&static_cast<const lg_ring_header*>(mapped)->cursor);
+  return ReadProgress(cursor, static_cast<const unsigned char*>(mapped) + identity.header_bytes, identity.slot_bytes, identity.slot_count);
+}
+
 enum class ReadFate {
-  kRecord,   // delivered
-  kEmpty,    // nothing new
-  kLapped,   // `lost` publications were overwritten before they were read; call again
-  kCorrupt,  // one publication does not validate (`lost` is 1) and was skipped; call again
-  kDamaged,  // cursor and slots contradict each other: no writer of ours did that. Nothing was consumed; stop reading this ring
+  kRecord,     // delivered
+  kEmpty,      // nothing new
+  kUnsettled,  // the next copy fails its checksum, and its writer may be overwriting it just now. Nothing was consumed: call again, better later than
+               // at once. After a few such calls it is counted, whatever the writer does
+  kLapped,     // `lost` publications were overwritten before they were read; call again
+  kCorrupt,    // one publication does not validate (`lost` is 1) and was skipped; call again
+  kDamaged,    // cursor and slots contradict each other: no writer of ours did that. Nothing was consumed; stop reading this ring
 };
 
 struct ReadResult {
@@ -72,83 +108,106 @@ class RingReader {
     const std::uint64_t n = next_;
     const std::uint64_t* slot = Slot(n);
     ReadResult result;
-    if (TryRead(n, slot, record, &result)) return result;
-    // The cursor is stored after the even sequence word: if it counts n, the slot must hold n or something newer.
+    if (Look(n, slot, record, &result)) return result;
+    // No writer stores n into the cursor before the even sequence word can be seen: then the slot must hold n or something newer.
     const std::uint64_t cursor = LoadAcquire(&header_->cursor);
     if (cursor < n) return {ReadFate::kEmpty, n, 0};
-    if (TryRead(n, slot, record, &result)) return result;
+    if (Look(n, slot, record, &result)) return result;
     const std::uint64_t sequence = LoadAcquire(&slot[0]);
     // Trust the cursor only as far as its own slot bears it out.
     const std::uint64_t newest = LoadAcquire(&Slot(cursor)[0]);
-    if (cursor > kMaxPublication || !IsPublicationOfSlot(newest, cursor) || newest < 2 * cursor) {
+    if (cursor > kMaxPublication || !IsPublicationOfSlot(newest, cursor, slot_count_) || newest < 2 * cursor) {
       return {ReadFate::kDamaged, n, 0};
     }
     // So far behind that the slot cannot hold n any more, whatever it says: at most one ring of skips can follow.
-    if (cursor - n >= slot_count_) return Lapped(n, cursor);
-    if (sequence <= 2 * n || !IsPublicationOfSlot(sequence, n)) return Skip(n);
-    return Lapped(n, cursor);
+    if (cursor - n < slot_count_ && (sequence <= 2 * n || !IsPublicationOfSlot(sequence, n, slot_count_))) return Skip(n);
+    // A publication that is begun has taken its slot already, whether or not the cursor tells of it.
+    return Lapped(n, ReadProgress(cursor, slots_, slot_bytes_, slot_count_).begun);
   }
 
   // The publication that Next() would look at: what a cursor in a database has to keep.
   std::uint64_t next() const { return next_; }
   // Publications that the producer has finished, by its own account. Untrusted.
-  std::uint64_t published_untrusted() const { return LoadAcquire(&header_->cursor); }
+  std::uint64_t published_untrusted() const { return ReadProgress(LoadAcquire(&header_->cursor), slots_, slot_bytes_, slot_count_).whole; }
   // The next publication was begun and is not whole. If the producer is dead, it never will be: count it as torn.
   bool HasTornRecord() const { return LoadAcquire(&Slot(next_)[0]) == 2 * next_ - 1; }
 
  private:
-  static constexpr std::uint64_t kMaxPublication = std::uint64_t{1} << 62;
+  // A copy that fails its checksum although its sequence word stood still: a GPU may be overwriting the slot, and its words be seen before the odd
+  // one (ring_abi.h), which follows within microseconds. So many looks to a call, and so many calls, before it is taken for damage.
+  static constexpr int kLooksOfACall = 64, kUnsettledCalls = 3;
 
   const std::uint64_t* Slot(std::uint64_t publication) const {
     return reinterpret_cast<const std::uint64_t*>(slots_ + (publication - 1) % slot_count_ * slot_bytes_);
   }
 
-  // Whether a sequence word may stand in the slot where publication n belongs.
-  bool IsPublicationOfSlot(std::uint64_t sequence, std::uint64_t n) const {
-    if (sequence == 0 || sequence > 2 * kMaxPublication) return false;
-    return (sequence + 1) / 2 % slot_count_ == n % slot_count_;
+  enum class Copied { kNot, kMixed, kWhole };
+
+  // Delivers publication n, or says what became of it. False: the slot does not hold it (any more).
+  bool Look(std::uint64_t n, const std::uint64_t* slot, Record* record, ReadResult* result) {
+    for (int looks = 1;; ++looks) {
+      switch (Copy(n, slot, record)) {
+        case Copied::kNot: return false;
+        case Copied::kWhole:
+          lapped_in_a_row_ = 0;
+          unsettled_ = 0;
+          next_ = n + 1;
+          *result = {ReadFate::kRecord, n, 0};
+          return true;
+        case Copied::kMixed:
+          if (!MayBeOverwritten(n) || (looks == kLooksOfACall && unsettled_ == kUnsettledCalls)) {
+            *result = Skip(n);
+            return true;
+          }
+          if (looks < kLooksOfACall) break;
+          ++unsettled_;
+          *result = {ReadFate::kUnsettled, n, 0};
+          return true;
+      }
+    }
   }
 
-  // Delivers publication n, or skips it if its bytes are wrong. False: the slot does not hold it (any more).
-  bool TryRead(std::uint64_t n, const std::uint64_t* slot, Record* record, ReadResult* result) {
-    if (LoadAcquire(&slot[0]) != 2 * n) return false;  // equal: makes the payload of n visible
+  // Whether the publication that takes the slot after n can have been begun, as far as can be seen.
+  bool MayBeOverwritten(std::uint64_t n) const {
+    const std::uint64_t cursor = LoadAcquire(&header_->cursor);
+    return cursor >= n ? cursor - n + kMostAheadOfCursor >= slot_count_ : n - cursor + slot_count_ <= kMostAheadOfCursor;
+  }
+
+  Copied Copy(std::uint64_t n, const std::uint64_t* slot, Record* record) {
+    if (LoadAcquire(&slot[0]) != 2 * n) return Copied::kNot;  // equal: makes the payload of n visible
     cut_points_();
     std::uint64_t words[LG_MAX_SLOT_BYTES / 8];
     words[0] = 2 * n;
-    // Acquire on each word: seeing a word of a later publication makes its odd sequence word visible to the look below.
+    // Acquire on each word: seeing a word of a later publication makes its odd sequence word visible to the look below, if a host wrote it.
     for (std::uint32_t i = 1; i < words_; ++i) {
       words[i] = LoadAcquire(&slot[i]);
       cut_points_();
     }
-    if (LoadRelaxed(&slot[0]) != 2 * n) return false;
+    if (LoadRelaxed(&slot[0]) != 2 * n) return Copied::kNot;
     cut_points_();
-    if (words[words_ - 1] != lg_ring_checksum(segment_id_, words, words_)) {
-      *result = Skip(n);
-      return true;
-    }
+    if (words[words_ - 1] != lg_ring_checksum(segment_id_, words, words_)) return Copied::kMixed;
     constexpr std::uint32_t kKnownWords = sizeof(Record) / 8;
     const std::uint32_t payload_end = (words_ < kKnownWords ? words_ : kKnownWords) - 1;  // the last word is the checksum
     std::memset(record, 0, sizeof *record);
     std::memcpy(record, words, payload_end * sizeof(std::uint64_t));
     record->checksum = words[words_ - 1];
-    lapped_in_a_row_ = 0;
-    next_ = n + 1;
-    *result = {ReadFate::kRecord, n, 0};
-    return true;
+    return Copied::kWhole;
   }
 
   ReadResult Skip(std::uint64_t n) {
+    unsettled_ = 0;
     next_ = n + 1;
     return {ReadFate::kCorrupt, n, 1};
   }
 
   // Publication n is gone. Goes on at the oldest one that the ring still holds; when that one was overtaken too, the writer is
   // at our heels: half a ring of head start lets us deliver a run of records instead of losing a race for each.
-  ReadResult Lapped(std::uint64_t n, std::uint64_t cursor) {
+  ReadResult Lapped(std::uint64_t n, std::uint64_t begun) {
     const std::uint64_t kept = lapped_in_a_row_ == 0 ? slot_count_ : (slot_count_ + 1) / 2;
-    std::uint64_t target = cursor >= kept ? cursor - kept + 1 : 1;
+    std::uint64_t target = begun >= kept ? begun - kept + 1 : 1;
     if (target <= n) target = n + 1;
     ++lapped_in_a_row_;
+    unsettled_ = 0;
     next_ = target;
     return {ReadFate::kLapped, n, target - n};
   }
@@ -161,6 +220,7 @@ class RingReader {
   const std::uint32_t words_;
   std::uint64_t next_;
   std::uint32_t lapped_in_a_row_ = 0;
+  int unsettled_ = 0;  // calls in a row that could not settle publication next_
   CutPoints cut_points_;
 };
 

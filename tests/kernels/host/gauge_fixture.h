@@ -80,6 +80,7 @@ class RingFile {
   }
   ring::HeaderState state() const { return state_; }
   const lg_ring_identity& identity() const { return identity_; }
+  std::uint64_t cursor() const { return reinterpret_cast<const lg_ring_header*>(words_.data())->cursor; }
   const lg_ring_status& status() const { return reinterpret_cast<const lg_ring_header*>(words_.data())->status; }
 
   template <class Record>

@@ -9,15 +9,21 @@
  *   - a reader never takes a sound ring for damaged or corrupt;
  *   - when the writer has ended, delivered + lost = written.
  *
+ * GPU: a GPU writer's orders: only "payload before even and before this publication's store to the cursor, which is one less"; the next publication
+ * (of the same kernel) may come as early as it likes. There the checksum stands for the odd word, and a reader that it stops looks again. Claims: those
+ * above, even if nobody stores the last number into the cursor, and
+ *   - a checksum fails only where the next lap may have begun as far as the cursor tells (AHEAD: kMostAheadOfCursor of ring_reader.h), and not for ever.
+ *
  * Each macro takes one order away, and then a claim must fail: RELAXED_PAYLOAD (payload may pass the odd word), EARLY_EVEN (even word may
- * pass the payload), RELAXED_READER (second look may pass the payload loads), EARLY_CURSOR (cursor may pass the even word).
+ * pass the payload), RELAXED_READER (second look may pass the payload loads), EARLY_CURSOR (cursor may pass the even word); of a GPU: EARLY_EVEN,
+ * EXACT_CURSOR (the cursor is n and not n - 1), NO_CHECKSUM, AHEAD less than 3, BY_CURSOR (a lapped reader goes by the cursor alone).
  */
 #ifndef SLOTS
 #define SLOTS 2
 #endif
 #define N 5
 
-#ifdef RELAXED_PAYLOAD
+#if defined(RELAXED_PAYLOAD) || defined(GPU)
 #define PAYLOAD_MAY_GO true
 #else
 #define PAYLOAD_MAY_GO odd
@@ -27,10 +33,20 @@
 #else
 #define EVEN_MAY_GO (odd && wrote_a && wrote_b)
 #endif
-#ifdef EARLY_CURSOR
+#if defined(EARLY_CURSOR)
 #define CURSOR_MAY_GO odd
+#elif defined(GPU)
+#define CURSOR_MAY_GO (odd && wrote_a && wrote_b)
 #else
 #define CURSOR_MAY_GO even
+#endif
+#if defined(GPU) && !defined(EXACT_CURSOR)
+#define COUNTED(n) ((n) - 1)
+#else
+#define COUNTED(n) (n)
+#endif
+#ifndef AHEAD
+#define AHEAD 3
 #endif
 
 #define SLOT(n) (((n) - 1) % SLOTS)
@@ -43,7 +59,7 @@ bool done;
 
 active proctype Writer() {
   byte n = 1;
-  bool odd, wrote_a, wrote_b, even, counted, next_odd;
+  bool odd, wrote_a, wrote_b, even, counted, next_odd, next_a, next_b;
   do
   :: n <= N ->
     do
@@ -51,11 +67,15 @@ active proctype Writer() {
     :: atomic { !wrote_a && PAYLOAD_MAY_GO -> a[SLOT(n)] = n; wrote_a = true }
     :: atomic { !wrote_b && PAYLOAD_MAY_GO -> b[SLOT(n)] = n; wrote_b = true }
     :: atomic { !even && EVEN_MAY_GO -> seq[SLOT(n)] = 2 * n; even = true }
-    :: atomic { !counted && CURSOR_MAY_GO -> cursor = n; counted = true }
+    :: atomic { !counted && CURSOR_MAY_GO -> cursor = COUNTED(n); counted = true }
     :: atomic { SLOTS > 1 && odd && !next_odd && n < N -> seq[SLOT(n + 1)] = 2 * (n + 1) - 1; next_odd = true }
+#ifdef GPU
+    :: atomic { wrote_a && !next_a && n < N -> a[SLOT(n + 1)] = n + 1; next_a = true }
+    :: atomic { wrote_b && !next_b && n < N -> b[SLOT(n + 1)] = n + 1; next_b = true }
+#endif
     :: odd && wrote_a && wrote_b && even && counted -> break
     od;
-    atomic { n++; odd = next_odd; next_odd = false; wrote_a = false; wrote_b = false; even = false; counted = false }
+    atomic { n++; odd = next_odd; next_odd = false; wrote_a = next_a; wrote_b = next_b; next_a = false; next_b = false; even = false; counted = false }
   :: else -> break
   od;
   done = true
@@ -82,8 +102,16 @@ inline TryRead(taken) {
     :: got_a && got_b && looked -> break
     od;
     if
+#if defined(GPU) && !defined(NO_CHECKSUM)
+    :: second == 2 * next && !(copy_a == next && copy_b == next) ->
+      assert(cursor + AHEAD >= next + SLOTS);
+      assert(!ended);
+      taken = true /* kUnsettled: look again */
+    :: second == 2 * next && copy_a == next && copy_b == next ->
+#else
     :: second == 2 * next ->
       assert(copy_a == next && copy_b == next);
+#endif
       delivered++; next++; lapped = 0;
       taken = true
     :: else
@@ -92,9 +120,29 @@ inline TryRead(taken) {
   fi
 }
 
+/* ReadProgress */
+#define HOLDS(n) (seq[SLOT(n)] >= 2 * (n) - 1 && ((seq[SLOT(n)] + 1) / 2) % SLOTS == (n) % SLOTS)
+inline FindBegun() {
+  begun = seen;
+#if defined(GPU) && !defined(BY_CURSOR)
+  if
+  :: HOLDS(seen + 1) -> begun = seen + 1
+  :: else
+  fi;
+  if
+  :: HOLDS(seen + 2) -> begun = seen + 2
+  :: else
+  fi;
+  if
+  :: HOLDS(seen + 3) -> begun = seen + 3
+  :: else
+  fi
+#endif
+}
+
 active proctype Reader() {
-  byte first, second, copy_a, copy_b, seen, newest, sequence, target, kept;
-  bool got_a, got_b, looked, taken, ended;
+  byte begun, first, second, copy_a, copy_b, seen, newest, sequence, target, kept;
+  bool got_a, got_b, looked, taken, ended, rest_gap;
   byte lapped = 0;
   do
   :: true ->
@@ -120,8 +168,11 @@ active proctype Reader() {
     assert(newest >= 2 * seen); /* else kDamaged */
     assert(sequence > 2 * next); /* else kCorrupt */
     kept = (lapped == 0 -> SLOTS : (SLOTS + 1) / 2);
-    target = (seen >= kept -> seen - kept + 1 : 1);
+    FindBegun();
+    target = (begun >= kept -> begun - kept + 1 : 1);
     target = (target <= next -> next + 1 : target);
+    assert(!(ended && rest_gap)); /* a ring at rest has one gap at most */
+    rest_gap = ended;
     lost = lost + target - next;
     next = target;
     lapped = 1;

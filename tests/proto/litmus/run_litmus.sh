@@ -23,8 +23,14 @@ for slots in 1 2 3; do
   echo "protocol, $slots slot(s): $found errors in $(sed -n 's/ *\([0-9]*\) states, stored.*/\1/p' pan.log) states"
   [[ $found -eq 0 ]] || failed=1
 done
-for order in RELAXED_PAYLOAD EARLY_EVEN RELAXED_READER EARLY_CURSOR; do
-  found=$(errors -D"$order")
+for slots in 1 2 3; do
+  found=$(errors -DGPU -DSLOTS="$slots")
+  echo "protocol of a GPU, $slots slot(s): $found errors in $(sed -n 's/ *\([0-9]*\) states, stored.*/\1/p' pan.log) states"
+  [[ $found -eq 0 ]] || failed=1
+done
+for order in RELAXED_PAYLOAD EARLY_EVEN RELAXED_READER EARLY_CURSOR "GPU EARLY_EVEN" "GPU EXACT_CURSOR" "GPU NO_CHECKSUM" "GPU AHEAD=2" "GPU BY_CURSOR"; do
+  # shellcheck disable=SC2086
+  found=$(errors $(printf -- '-D%s ' $order))
   echo "mutation $order: $found error(s), at least 1 expected"
   [[ $found -ge 1 ]] || failed=1
 done

@@ -54,6 +54,20 @@ TEST_F(CtlDump, ShowsHeaderStatusAndEveryFieldOfARecord) {
   EXPECT_LE(LongestLine(session.out.substr(session.out.find('\n'))), 80u);
 }
 
+// A GPU leaves the cursor one behind.
+TEST_F(CtlDump, CountsARecordThatTheCursorDoesNotTellOf) {
+  FakeProducer producer(Options());
+  producer.PublishSteps(0, 2);
+  std::fstream file(producer.steps_path(), std::ios::binary | std::ios::in | std::ios::out);
+  const std::uint64_t behind = 2;
+  file.seekp(offsetof(lg_ring_header, cursor));
+  file.write(reinterpret_cast<const char*>(&behind), sizeof behind);
+  file.close();
+  ASSERT_EQ(session.Run({"dump", producer.steps_path()}), 0) << session.err;
+  EXPECT_THAT(session.out, HasSubstr("3 records"));
+  EXPECT_THAT(session.out, HasSubstr("#3  step 2"));
+}
+
 TEST_F(CtlDump, ReadsTheRingOfADeadProducer) {
   FakeProducer producer(Options());
   producer.PublishSteps(0, 4);

@@ -54,6 +54,13 @@ class RingSourceTest : public ::testing::Test {
     const auto it = errors.find(cause);
     return it == errors.end() ? 0 : it->second;
   }
+  // A word of the slot where publication n belongs.
+  static void StoreWord(const FakeProducer& producer, std::uint64_t n, std::uint64_t word, std::uint64_t value) {
+    const int fd = open(producer.steps_path().c_str(), O_RDWR | O_CLOEXEC);
+    const std::uint64_t at = LG_RING_HEADER_BYTES + (n - 1) % LG_STEP_SLOT_COUNT * LG_STEP_SLOT_BYTES + 8 * word;
+    EXPECT_EQ(pwrite(fd, &value, 8, static_cast<off_t>(at)), 8);
+    close(fd);
+  }
   void WriteFile(const std::string& name, const std::string& bytes) { std::ofstream(directory_.path() + "/" + name) << bytes; }
 
   testing::ScratchDirectory directory_;
@@ -390,6 +397,51 @@ TEST_F(RingSourceTest, SurvivesAFileThatShrinksUnderItsMapping) {
   EXPECT_EQ(sink_.samples.size(), 15u) << "nothing else stops";
   Poll(1.1);
   EXPECT_EQ(Errors("truncated"), 1u);
+}
+
+// A GPU's words of the next lap may be seen before its odd word (ring_abi.h).
+TEST_F(RingSourceTest, ARecordThatIsBeingOverwrittenIsLappedOnceItsOddWordIsSeenAndHoldsUpNoOtherRing) {
+  FakeProducer producer(Options(0)), other(Options(1));
+  producer.PublishSteps(0, LG_STEP_SLOT_COUNT - 1);
+  other.PublishSteps(0, 9);
+  StoreWord(producer, LG_STEP_SLOT_COUNT + 1, 8, 77);
+  Poll();
+  EXPECT_EQ(sink_.samples.size(), 10u);
+  EXPECT_EQ(sink_.total_lost(), 0u);
+  StoreWord(producer, LG_STEP_SLOT_COUNT + 1, 0, 2 * LG_STEP_SLOT_COUNT + 1);
+  Poll();
+  EXPECT_EQ(sink_.lost[LossReason::kOverrun], 1u);
+  EXPECT_EQ(sink_.total_lost(), 1u);
+  EXPECT_EQ(sink_.samples.size(), 10u + LG_STEP_SLOT_COUNT - 1);
+}
+
+TEST_F(RingSourceTest, ARecordThatSeemsOverwrittenForEverIsCorruptAfterAFewLooks) {
+  FakeProducer producer(Options());
+  producer.PublishSteps(0, LG_STEP_SLOT_COUNT - 1);
+  StoreWord(producer, 1, 8, 77);
+  for (int look = 0; look < 3; ++look) {
+    Poll();
+    EXPECT_TRUE(sink_.samples.empty());
+    EXPECT_EQ(sink_.total_lost(), 0u);
+  }
+  Poll();
+  EXPECT_EQ(sink_.lost[LossReason::kChecksum], 1u);
+  EXPECT_EQ(sink_.total_lost(), 1u);
+  EXPECT_EQ(sink_.samples.size(), LG_STEP_SLOT_COUNT - 1u);
+}
+
+TEST_F(RingSourceTest, WhatADeadProducerWasOverwritingIsCountedBeforeItsRingIsLetGo) {
+  FakeProducer producer(Options());
+  producer.PublishSteps(0, LG_STEP_SLOT_COUNT - 1);
+  StoreWord(producer, 1, 8, 77);
+  producer.Die();
+  Poll();
+  Poll(1.1);
+  EXPECT_EQ(sink_.lost[LossReason::kChecksum], 1u);
+  EXPECT_EQ(sink_.total_lost(), 1u);
+  EXPECT_EQ(sink_.samples.size(), LG_STEP_SLOT_COUNT - 1u);
+  EXPECT_EQ(LastState(), ProducerState::kLost);
+  EXPECT_TRUE(sink_.liveness.back().drained);
 }
 
 TEST_F(RingSourceTest, ARingWhoseCursorLiesIsLeftAlone) {
