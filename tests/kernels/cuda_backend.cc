@@ -56,16 +56,19 @@ class CudaBackend final : public CAbiBackend {
   std::map<GuardedBuffer*, Placed> placed_;
 };
 
-// Without a device every test is skipped: a call that is given host pointers in its place would fail for another reason than the one under test.
-class NeedsDevice final : public testing::Environment {
+// Without a device every test is skipped: it would be about a call that fails for want of one.
+class SkipsWithoutDevice final : public testing::EmptyTestEventListener {
  public:
-  void SetUp() override {
+  void OnTestStart(const testing::TestInfo&) override {
     int devices = 0;
     const cudaError_t error = cudaGetDeviceCount(&devices);
     if (error != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device: " << cudaGetErrorString(error != cudaSuccess ? error : cudaErrorNoDevice);
   }
 };
-[[maybe_unused]] const testing::Environment* const kNeedsDevice = testing::AddGlobalTestEnvironment(new NeedsDevice);
+[[maybe_unused]] const bool kSkips = [] {
+  testing::UnitTest::GetInstance()->listeners().Append(new SkipsWithoutDevice);
+  return true;
+}();
 
 }  // namespace
 
