@@ -24,6 +24,9 @@
 // compute-sanitizer's racecheck reports, in clusters, the combiner's reads of partial results against the reducers' stores of them. They are ordered by
 // SFULL: each of the CL * R reducers arrives on it after its store (local ones by a release behind a plain store, remote ones with bytes that the barrier
 // counts), and the combiner reads after the phase is complete. They are overwritten only after SEMPTY, on which the combiner arrives after its reads.
+// It also reports two hints that nothing orders and that may come late or never: CtaTally::best_abs (a reducer looks for a place in vain) and NOZEROS
+// (a warp asks once more for a masked row). Built with LOSSGAUGE_RACECHECK, for racecheck to follow, partial results go by plain stores, a release and
+// an acquire at cluster scope, and hints stay in their CTA.
 // A reducer or producer needs no arrival of its own on SEMPTY: a gradient warp passes READY only after all reducers of the row have delivered, and a
 // reducer delivers only after the producer has read the entry and filled the slots.
 #ifndef LOSSGAUGE_KERNELS_CUDA_RING_LAYOUT_CUH_

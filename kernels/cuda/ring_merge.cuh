@@ -128,7 +128,8 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
       factor = MakeFactor<typename C::T>(e.scale, denominator);
       factor_of = e.scale;
     }
-    BarrierWait(base + C::SFULL + q.qs * 8, q.phase);
+    if constexpr (kForRacecheck && C::CL > 1) BarrierWaitCluster(base + C::SFULL + q.qs * 8, q.phase);
+    else BarrierWait(base + C::SFULL + q.qs * 8, q.phase);
     __syncwarp();
     Partials<C> partials(base, q.qs, lane);
     MergedRow m;
@@ -155,9 +156,9 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
       if constexpr (C::SIGNALS) {
         StoreShared16(to + 32, __float_as_uint(m.max_abs), m.max_abs_column, m.correct, __float_as_uint(m.sums.target / m.sums.total()));
         if (finite && __float_as_uint(m.max_abs) > tally->best_abs) {
-          // For reducers to look past smaller magnitudes. That they may see it late costs them a look, nothing else.
+          // For reducers to look past smaller magnitudes. Nothing orders it: that they may see it late, or never, costs them a look, nothing else.
           tally->best_abs = __float_as_uint(m.max_abs);
-          if constexpr (C::CL > 1) {
+          if constexpr (C::CL > 1 && !kForRacecheck) {
             for (int c = 1; c < C::CL; ++c) StoreRemote4(SharedAddress(&tally->best_abs), c, tally->best_abs);
           }
         }

@@ -111,9 +111,15 @@ __device__ __forceinline__ void RunReducer(uint32_t base, const CrossEntropyLaun
         BarrierArrive(barrier);
       } else if constexpr (C::CL > 1) {
         const bool with_column = found && lane == 0;  // only the leader's bookkeeper needs it
-        BarrierArriveExpectRemote(barrier, lane, with_column ? 32 : 16);
-        StoreRemote16(to, barrier, lane, m, s, abs_word, z);
-        if (with_column) StoreRemote16(to + 16, barrier, lane, column, 0u, 0u, 0u);
+        if constexpr (kForRacecheck) {
+          StoreRemotePlain16(to, lane, m, s, abs_word, z);
+          if (with_column) StoreRemote4(to + 16, lane, column);
+          BarrierReleaseRemote(barrier, lane);
+        } else {
+          BarrierArriveExpectRemote(barrier, lane, with_column ? 32 : 16);
+          StoreRemote16(to, barrier, lane, m, s, abs_word, z);
+          if (with_column) StoreRemote16(to + 16, barrier, lane, column, 0u, 0u, 0u);
+        }
       }
     }
     __syncwarp();
