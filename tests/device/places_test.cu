@@ -6,8 +6,8 @@ namespace {
 
 class Places : public DeviceGaugeTest, public testing::WithParamInterface<std::int64_t> {
  protected:
-  // Row i's largest logit rises with i; from `first` on, all are equal.
-  static constexpr int kTokens = 2000, kFirst = 1200;
+  // Row i's largest logit rises with i; from `kFirst` on, rows are the same to the last bit: all begin at a multiple of 128 bytes.
+  static constexpr int kTokens = 2000, kFirst = 1200, kLargest = 77;
 };
 
 TEST_P(Places, OfEqualsTheLowestPosition) {
@@ -17,8 +17,8 @@ TEST_P(Places, OfEqualsTheLowestPosition) {
   std::vector<std::int64_t> targets(kTokens);
   for (int i = 0; i < kTokens; ++i) {
     const int rank = i < kFirst ? i : kFirst;
-    logits[static_cast<std::size_t>(i) * columns + static_cast<std::size_t>((i * 37 + 5) % columns)] = 2.f + static_cast<float>(rank) / 256.f;
-    targets[i] = (i * 37 + 6) % columns;  // worst where the largest logit is
+    logits[static_cast<std::size_t>(i) * columns + kLargest] = 2.f + static_cast<float>(rank) / 256.f;
+    targets[i] = kLargest + 1;  // worst where the largest logit is
   }
   float *device_logits = nullptr, *grad = nullptr;
   std::int64_t* device_targets = nullptr;
@@ -44,15 +44,15 @@ TEST_P(Places, OfEqualsTheLowestPosition) {
   ASSERT_EQ(steps.size(), static_cast<std::size_t>(kRounds));
   for (const lg_step_record& step : steps) {
     ASSERT_EQ(step.worst_logit_position, 1'000'000 + kFirst) << "step " << step.step;
-    ASSERT_EQ(step.worst_logit_column, (kFirst * 37 + 5) % columns) << "step " << step.step;
+    ASSERT_EQ(step.worst_logit_column, kLargest) << "step " << step.step;
     ASSERT_EQ(step.worst_row_position, 1'000'000 + kFirst) << "step " << step.step;
-    ASSERT_EQ(step.worst_row_target, (kFirst * 37 + 6) % columns) << "step " << step.step;
+    ASSERT_EQ(step.worst_row_target, kLargest + 1) << "step " << step.step;
   }
   for (void* p : {static_cast<void*>(device_logits), static_cast<void*>(grad), static_cast<void*>(device_targets)}) cudaFree(p);
 }
 
 // Of each kernel: rows in registers, rows in stages, a ring of one CTA, of two, of four, rows read twice.
-INSTANTIATE_TEST_SUITE_P(Widths, Places, testing::Values(100, 1000, 6000, 20000, 50000, 100000, 200000));
+INSTANTIATE_TEST_SUITE_P(Widths, Places, testing::Values(128, 1024, 6144, 20480, 51200, 102400, 204800));
 
 }  // namespace
 }  // namespace lossgauge
