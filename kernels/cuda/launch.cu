@@ -113,11 +113,20 @@ bool PlanStages(const CrossEntropyLaunch& a, int dtype, StagePlan* plan, int* sh
   const StageShape& s = kStageShape[*shape];
   plan->vectors = static_cast<int>(vectors(s.packed));
   plan->whole = a.vocab_size % elements == 0;
+  plan->joined = a.row_stride_bytes == plan->vectors * 16ll;
   plan->pitch = plan->vectors * 16;
   plan->stage_bytes = (s.rows * plan->pitch + 127) / 128 * 128;
-  plan->stages = std::min(kMostStages, kStageBytesForRows / plan->stage_bytes);
-  plan->groups = std::min(MostGroups(s), plan->stages);
-  plan->batch = std::max(1, std::min(32, 32768 / plan->pitch));  // a ticket's latency is hidden behind the batch before it
+  plan->groups = MostGroups(s);
+  const int stages = kStageBytesForRows / plan->stage_bytes;
+  if (s.feeds_itself()) {
+    plan->groups = std::min(plan->groups, stages / 2);
+    plan->stages = std::min(kMostStages, stages) / plan->groups;
+    plan->batch = kFeedRows;
+  } else {
+    plan->stages = std::min(kMostStages, stages);
+    plan->groups = std::min(plan->groups, plan->stages);
+    plan->batch = std::max(1, std::min(32, 32768 / plan->pitch));  // a ticket's latency is hidden behind the batch before it
+  }
   return true;
 }
 
@@ -126,7 +135,7 @@ cudaError_t LaunchStages(const DeviceFacts& device, int dtype, const CrossEntrop
   int ctas = 0;
   if (const cudaError_t error = Resident(device, entry, &ctas); error != cudaSuccess) return error;
   const StageShape& s = kStageShape[shape];
-  entry.threads = (1 + s.keepers + plan.groups * s.warps) * 32;
+  entry.threads = (ServiceWarps(s) + plan.groups * s.warps) * 32;
   void* arguments[] = {const_cast<CrossEntropyLaunch*>(&a), &plan};
   return Launch(entry, static_cast<int>(std::min<long long>(ctas, (a.rows + s.rows - 1) / s.rows)), stream, arguments);
 }

@@ -21,6 +21,7 @@ static __device__ __noinline__ bool GradientHasNonfinite(const CrossEntropyLaunc
 
 template <class C>
 static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int keeper, int lane) {
+  Word mask_fingerprint = 0, target_fingerprint = 0;
   for (unsigned first = keeper * kPartRows;; first += C::KEEPERS * kPartRows) {
     const BookPlace<C> place{base, first + lane};
     BarrierWait(place.full(), place.phase());
@@ -46,8 +47,13 @@ static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyL
       target_mass = sums.target / sums.total();
       if (a.losses != nullptr) a.losses[e.row] = static_cast<float>(l.objective);
       if (a.log_z != nullptr) a.log_z[e.row] = static_cast<float>(l.log_z);
+      if constexpr (C::SIGNALS) {
+        target_fingerprint += lg_target_hash(e.target);
+        mask_fingerprint += lg_position_hash(ReadPosition(a, e.row), e.target);
+      }
     }
     __syncwarp();
+    AddCounts(tally, kUnmaskedTokens, counts, lane);
     if constexpr (C::SIGNALS) {
       TallyRows(a, tally, {e.row, e.target, e.z_target, __uint_as_float(e.magnitude), static_cast<int>(e.column), e.correct}, l, counts, lane);
       if (a.grad != nullptr) {
@@ -67,6 +73,15 @@ static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyL
     }
     __syncwarp();
     if (__any_sync(~0u, e.row == kEndRow)) break;
+  }
+  if constexpr (C::SIGNALS) {
+    mask_fingerprint = WarpSum(mask_fingerprint);
+    target_fingerprint = WarpSum(target_fingerprint);
+    if (lane == 0) {
+      tally->counts[kMaskFingerprint] = mask_fingerprint;
+      tally->counts[kTargetFingerprint] = target_fingerprint;
+    }
+    __syncwarp();
   }
 }
 

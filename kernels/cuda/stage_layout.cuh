@@ -1,23 +1,28 @@
 // The stage kernel: forward and gradient of rows so short that several of them fit into a multiprocessor's shared memory at once.
 //
-// One CTA a multiprocessor. A stage is a place in shared memory for the rows that a group of warps works on at once; stages form a ring. Warps:
+// One CTA a multiprocessor. A stage is a place in shared memory for the rows that a group of warps works on at once. Warps:
 //
-//   loader            takes batches of rows by ticket, zeroes the masked ones, copies the others into stages as these become free
-//   keeper x KEEPERS  loss and signals, which are double arithmetic, 32 rows at a time, one a lane, out of a book that the groups write
-//   group x n         WARPS warps each; stage i goes to group i % n. Two kinds:
+//   keeper x KEEPERS  loss, signals and fingerprints, which are double and 64-bit arithmetic, 32 rows at a time, one a lane, out of a book that the groups
+//                     write
+//   group x n         WARPS warps each:
 //     packed (stage_packed.cuh)  a warp holds ROWS rows in registers, 32 / ROWS lanes a row: instructions that serve a row as a whole serve ROWS of them,
 //                                and each exponential is worked out once
 //     swept (stage_swept.cuh)    WARPS warps sweep a row twice in shared memory
+//   loader            only if groups have several warps
+//
+// A group of one warp feeds itself (stage_feed.cuh): it takes chunks of rows by ticket, zeroes the masked ones, and copies the others into stages of its own,
+// each as soon as it has been read. It shares nothing with the others but the book. Groups of several warps share a ring of stages, stage i goes to group
+// i % n, and a loader (stage_loader.cuh) fills it.
 //
 // Barriers, each an mbarrier with the arrivals it waits for:
-//   FULL[stage]      ROWS + bytes       loader: the stage's rows (or the end) are there
-//   EMPTY[stage]     WARPS              the group's warps: the stage has been read for the last time
+//   FULL[stage]      1 + bytes          whoever loads: the stage's rows (or the end) are there
+//   EMPTY[stage]     WARPS              the group's warps, to the loader: the stage has been read for the last time
 //   BOOKFULL[part]   32 / ROWS * WARPS  the group's warps: 32 rows are written down
 //   BOOKEMPTY[part]  1                  keeper: the part's rows are in its registers
 // and for WARPS > 1 one named barrier a group, at which partial results are exchanged. They alternate between two places: a warp can write to the first again
 // only after all others have arrived with their results of the row between, hence have read it.
-// Rows of stage i stand in the book from ROWS * i on. A group waits for a part to be empty only until all stages before its own are written down, and none
-// of those can wait for this one.
+// A group takes a row's place in the book when it begins to work on the row, so places are taken in the order in which work begins, or in that of the stages
+// if there is a loader. It waits for a part to be empty only until all places before its own are written down, and none of those can wait for this one.
 #ifndef LOSSGAUGE_KERNELS_CUDA_STAGE_LAYOUT_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_STAGE_LAYOUT_CUH_
 
@@ -29,6 +34,7 @@ namespace lossgauge::cuda {
 constexpr int kBookParts = 4, kPartRows = 32;
 constexpr int kEntryBytes = 48;                // of a row in the book
 constexpr int kListRows = 64;                  // unmasked rows that the loader has found and not yet loaded
+constexpr int kFeedBytes = 2 * kFeedRows * 12;  // targets and upstream gradients of two chunks
 constexpr int kAbsentRow = -1, kEndRow = -2;  // in place of a row: there is none, but more to come; there are no more
 
 template <class T_, int SHAPE_, bool SIGNALS_, bool SMOOTHING_>
@@ -37,6 +43,8 @@ struct StageConfig {
   static constexpr StageShape kShape = kStageShape[SHAPE_];
   static constexpr int ROWS = kShape.rows, WARPS = kShape.warps, KEEPERS = kShape.keepers;
   static constexpr bool SIGNALS = SIGNALS_, SMOOTHING = SMOOTHING_;
+  static constexpr bool FEEDS = kShape.feeds_itself();
+  static constexpr int SERVICE = ServiceWarps(kShape);
   static constexpr int LANES = 32 / ROWS;  // of a row
   static constexpr int BODY = 4;           // vectors that a lane of a swept row keeps in flight
   // Shares of a row's mass and of its gradient's squares that the keeper adds up. Distances are odd numbers of words: 32 rows in 32 banks.
@@ -47,10 +55,13 @@ struct StageConfig {
   static constexpr uint32_t ZERO = 0, MINUS = ZERO + kZeroPageBytes, BOOK = MINUS + 16, MASSES = BOOK + kBookRows * kEntryBytes,
                             SHARES = MASSES + (SIGNALS ? kBookRows * kMassWords * 4 : 0), PARTIAL = SHARES + (SIGNALS ? kBookRows * kShareWords * 4 : 0),
                             ROW = PARTIAL + (WARPS > 1 ? 16 * 2 * kPartialBytes : 0), LIST = ROW + kMostStages * ROWS * 16,
-                            TALLIES = LIST + kListRows * 16, REHEARSAL = TALLIES + KEEPERS * sizeof(CtaTally), FULL = REHEARSAL + sizeof(EndRehearsal),
+                            FEED = LIST + (FEEDS ? 0 : kListRows * 16),
+                            TALLIES = FEED + (FEEDS ? kStageThreads / 32 * kFeedBytes : 0),
+                            REHEARSAL = TALLIES + KEEPERS * sizeof(CtaTally), FULL = REHEARSAL + sizeof(EndRehearsal),
                             EMPTY = FULL + kMostStages * 8, BOOKFULL = EMPTY + kMostStages * 8, BOOKEMPTY = BOOKFULL + kBookParts * 8,
-                            BEST = BOOKEMPTY + kBookParts * 8, STAGES = (BEST + 16 + 127) / 128 * 128;
+                            BEST = BOOKEMPTY + kBookParts * 8, NEXT = BEST + 4, DONE = NEXT + 4, STAGES = (BEST + 16 + 127) / 128 * 128;
   static_assert(STAGES + kStageBytesForRows <= kStageSharedBytes, "shared memory of a CTA");
+  static_assert(WARPS == 1 || ROWS == 1, "the loader fills a stage with one row");
   static_assert(kBookParts % KEEPERS == 0, "a keeper's parts come in its turn");
   static_assert(sizeof(CtaTally) <= kZeroPageBytes, "the zero page serves as an empty tally");
 };
@@ -64,31 +75,6 @@ __device__ __forceinline__ StageRow LoadStageRow(uint32_t smem) {
   const uint4 x = LoadShared16(smem);
   return {static_cast<int>(x.x), static_cast<int>(x.y), __uint_as_float(x.z)};
 }
-
-// A position in the ring of stages.
-template <class C>
-struct StageCursor {
-  const uint32_t base;
-  const int stages, bytes;
-  unsigned stage;  // counted from the CTA's first
-  int slot;
-  uint32_t phase = 0;
-  __device__ __forceinline__ StageCursor(uint32_t base_, const StagePlan& plan, int first)
-      : base(base_), stages(plan.stages), bytes(plan.stage_bytes), stage(static_cast<unsigned>(first)), slot(first) {}
-  __device__ __forceinline__ uint32_t data() const { return base + C::STAGES + slot * bytes; }
-  __device__ __forceinline__ uint32_t full() const { return base + C::FULL + slot * 8; }
-  __device__ __forceinline__ uint32_t empty() const { return base + C::EMPTY + slot * 8; }
-  __device__ __forceinline__ uint32_t row(int i) const { return base + C::ROW + (slot * C::ROWS + i) * 16; }
-  // At most `stages` at once.
-  __device__ __forceinline__ void Advance(int by) {
-    stage += by;
-    slot += by;
-    if (slot >= stages) {
-      slot -= stages;
-      phase ^= 1;
-    }
-  }
-};
 
 // A row's place in the book, by its number among the CTA's rows.
 template <class C>
@@ -104,6 +90,19 @@ struct BookPlace {
   __device__ __forceinline__ uint32_t phase() const { return row / C::kBookRows & 1; }
   __device__ __forceinline__ void WaitUntilEmpty() const { BarrierWait(empty(), phase() ^ 1); }
 };
+// After the last row: the rest of its part says so, and a part for each other keeper. One warp, once no group writes any more.
+template <class C>
+__device__ __forceinline__ void EndBook(uint32_t base, unsigned rows, int lane) {
+  for (int i = 0; i < C::KEEPERS; ++i) {
+    const BookPlace<C> place{base, rows / kPartRows * kPartRows + lane};
+    place.WaitUntilEmpty();
+    if (place.row >= rows) StoreShared4(place.entry(), static_cast<uint32_t>(kEndRow));
+    __syncwarp();
+    const unsigned missing = kPartRows - rows % kPartRows;
+    if (lane == 0) BarrierArriveMany(place.full(), missing / C::ROWS * C::WARPS);
+    rows += missing;
+  }
+}
 
 // What the book says of a row.
 struct BookEntry {

@@ -63,13 +63,13 @@ __device__ __forceinline__ bool IsFiniteRow(const RowSums& r) {
 // Factor of an upstream gradient, worked out anew only when that changes. Converged warp.
 template <class T>
 struct FactorCache {
-  double denominator;
+  const CrossEntropyLaunch& a;
   float of = 1.f;
   Factor factor;
-  __device__ __forceinline__ explicit FactorCache(const CrossEntropyLaunch& a) : denominator(ReadDenominator(a)), factor(MakeFactor<T>(1.f, denominator)) {}
+  __device__ __forceinline__ explicit FactorCache(const CrossEntropyLaunch& a_) : a(a_), factor(MakeFactor<T>(1.f, ReadDenominator(a_))) {}
   __device__ __forceinline__ const Factor& For(float scale) {
     if (__any_sync(~0u, scale != of)) {
-      factor = MakeFactor<T>(scale, denominator);
+      factor = MakeFactor<T>(scale, ReadDenominator(a));
       of = scale;
     }
     return factor;

@@ -2,6 +2,7 @@
 #ifndef LOSSGAUGE_KERNELS_CUDA_STAGE_PACKED_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_STAGE_PACKED_CUH_
 
+#include "kernels/cuda/stage_feed.cuh"
 #include "kernels/cuda/stage_math.cuh"
 
 namespace lossgauge::cuda {
@@ -94,42 +95,42 @@ __device__ __forceinline__ void WritePacked(const CrossEntropyLaunch& a, const S
 }
 
 template <class C>
-__device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunch& a, const StagePlan& plan, int group, int lane) {
+__device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunch& a, const StagePlan& plan, StageFeed<C>& feed, CtaTally* tally, int lane) {
   using T = typename C::T;
   using E = Element<T>;
   constexpr int kElements = kVectorElements<T>;
   const int sub = lane / C::LANES, l = lane % C::LANES;
   FactorCache<T> factors(a);
-  for (StageCursor<C> at(base, plan, group);; at.Advance(plan.groups)) {
-    BarrierWait(at.full(), at.phase);
-    const StageRow row = LoadStageRow(at.row(sub));
-    __syncwarp();
-    if (row.row == kEndRow) break;  // all of the stage, then
+  while (feed.Wait()) {
+    const StageRow row = LoadStageRow(feed.row(sub));
+    unsigned number = feed.TakePlace();
     const bool present = row.row >= 0;
-    const uint32_t data = at.data() + sub * plan.pitch, mine = data + l * 16;
+    const uint32_t data = feed.data() + sub * plan.pitch, mine = data + l * 16;
     uint4 q[kPackedUnits];
 #pragma unroll
-    for (int k = 0; k < kPackedUnits; ++k) {
-        q[k] = LoadShared16(l + k * C::LANES < plan.vectors ? mine + k * (C::LANES * 16) : base + C::MINUS);
-    }
+    for (int k = 0; k < kPackedUnits; ++k) q[k] = LoadShared16(l + k * C::LANES < plan.vectors ? mine + k * (C::LANES * 16) : base + C::MINUS);
     const float z_target = LoadSharedElement<T>(data + row.target * E::kBytes);
     const int target_vector = row.target / kElements, target_unit = target_vector / C::LANES;
     const bool has_target = target_vector % C::LANES == l;
     const uint4 element = TargetElement<T>(row.target, has_target);
     uint32_t packed_max = E::kMinusInfinity, packed_min = 0u;
     PlainSum<T> plain_sum;
+    if (C::SMOOTHING || !plan.whole) {
 #pragma unroll
-    for (int k = 0; k < kPackedUnits; ++k) {
-        const int vector = l + k * C::LANES;
-      if (C::SMOOTHING || !plan.whole) {
-        const uint4 keep = ColumnMask<T>(vector * kElements, a.vocab_size, INT_MIN, true);
-        const uint4 zero = And(q[k], keep);
+      for (int k = 0; k < kPackedUnits; ++k) {
+        const uint4 keep = ColumnMask<T>((l + k * C::LANES) * kElements, a.vocab_size, INT_MIN, true), zero = And(q[k], keep);
         if constexpr (C::SMOOTHING) plain_sum.Add(zero);
         if constexpr (C::SIGNALS) packed_min = VectorMin<T>(zero, packed_min);
         q[k] = MaskToMinusInfinity<T>(q[k], keep);
-      } else if constexpr (C::SIGNALS) {
-        if (vector < plan.vectors) packed_min = VectorMin<T>(q[k], packed_min);
       }
+    } else if constexpr (C::SIGNALS) {
+#pragma unroll
+      for (int k = 0; k < kPackedUnits; ++k) {
+        if (l + k * C::LANES < plan.vectors) packed_min = VectorMin<T>(q[k], packed_min);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kPackedUnits; ++k) {
       if (k == target_unit) q[k] = Without<T>(q[k], element);
       packed_max = VectorMax<T>(q[k], packed_max);
     }
@@ -142,8 +143,7 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
       const bool reaches = (__float_as_uint(magnitude) & 0x7fffffffu) >= LargestSoFar(base + C::BEST);
       if (__any_sync(~0u, present && (reaches || others_max == z_target))) largest = LookAgainPacked<C>(data, l, a.vocab_size, row.target);
     }
-    __syncwarp();
-    if (lane == 0) BarrierArrive(at.empty());
+    feed.Release(tally);
 
     Exponential<T> exponential;
     const Factor& factor = factors.For(row.scale);
@@ -180,7 +180,8 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
       if (present && has_target) StoreTarget<T>(grad, row.target, g);
     }
 
-    const BookPlace<C> place{base, at.stage * C::ROWS + sub};
+    number = __shfl_sync(~0u, number, 0);
+    const BookPlace<C> place{base, number + sub};
     place.WaitUntilEmpty();
     if (l == 0) {
       const bool correct = z_target > others_max || (z_target == others_max && (largest.x & kStageTie) == 0);

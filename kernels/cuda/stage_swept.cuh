@@ -211,21 +211,20 @@ __device__ __forceinline__ void WriteRow(GradientSweep<typename C::T, C::SIGNALS
       special);
 }
 
-template <class C>
-__device__ __forceinline__ void RunSwept(uint32_t base, const CrossEntropyLaunch& a, const StagePlan& plan, int group, int w, int lane) {
+// `source` is the group's stages: StageFeed or StageQueue.
+template <class C, class Source>
+__device__ __forceinline__ void RunSwept(uint32_t base, const CrossEntropyLaunch& a, Source& source, CtaTally* tally, int group, int w, int lane) {
   using T = typename C::T;
   using E = Element<T>;
   constexpr int kElements = kVectorElements<T>;
   FactorCache<T> factors(a);
   int turn = 0;
-  for (StageCursor<C> at(base, plan, group);; at.Advance(plan.groups), turn ^= 1) {
-    BarrierWait(at.full(), at.phase);
-    const StageRow row = LoadStageRow(at.row(0));
-    __syncwarp();
-    if (row.row == kEndRow) break;
+  for (; source.Wait(); turn ^= 1) {
+    const StageRow row = LoadStageRow(source.row(0));
+    unsigned number = source.TakePlace();
     const unsigned long long row_begin = reinterpret_cast<unsigned long long>(a.logits) + row.row * a.row_stride_bytes;
     RowUnits s;
-    s.data = at.data();
+    s.data = source.data();
     s.head = static_cast<int>(row_begin & 127) / E::kBytes;
     s.vectors = (s.head + a.vocab_size + kElements - 1) / kElements;
     const int units = (s.vectors + kUnitVectors - 1) / kUnitVectors;
@@ -249,9 +248,9 @@ __device__ __forceinline__ void RunSwept(uint32_t base, const CrossEntropyLaunch
       WriteRow<C>(&r, s, a, grad - s.head * E::kBytes, target_unit, element, lane);
       if (has_target) StoreTarget<T>(grad, row.target, r.g);
     }
-    __syncwarp();
-    if (lane == 0) BarrierArrive(at.empty());
-    const BookPlace<C> place{base, at.stage};
+    source.Release(tally);
+    number = __shfl_sync(~0u, number, 0);
+    const BookPlace<C> place{base, number};
     place.WaitUntilEmpty();
     if constexpr (C::SIGNALS) {
       const uint32_t mass = __reduce_add_sync(~0u, MassShare(r.Mass() * r.g.inverse_total));
