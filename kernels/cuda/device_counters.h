@@ -63,7 +63,7 @@ struct alignas(128) LaunchScratch {
   unsigned nonfinite;  // any row of the launch
   unsigned unmasked;   // any
   Word objective[3];   // sum of losses, in pieces (launch_end.cuh)
-  unsigned next_zero, finished_zeroing;  // blocks of rows whose masked ones are zeroed; CTAs that take no more
+  unsigned next_zero, finished_zeroing;  // rows looked at for zeroing; CTAs that look no more
   Word counted;  // unmasked rows, by the counting kernel that runs before a launch without a given denominator
 };
 

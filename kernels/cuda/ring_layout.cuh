@@ -3,12 +3,15 @@
 // A cluster of CTAs owns a row at a time. The row's bytes stream once through a ring of slots in the shared memory of its CTAs; nothing of the row is
 // kept anywhere else, and no probability is ever stored. Warps are specialised:
 //
-//   scheduler (leader CTA)  takes rows by ticket, reads target and target logit, queues them to all CTAs; zeroes masked rows in a cluster of one (ring_zero.cuh)
+//   scheduler (leader CTA)  takes rows by ticket, reads target and target logit, queues them to all CTAs; ends the launch's loss (launch_end.cuh)
 //   producer                works out the CTA's part of the row for all its warps and copies it into ring slots
 //   reducer x R             running maximum and sum of exponentials of the part, then one partial result a warp to every CTA of the cluster
 //   combiner                merges the partial results into the constants of the row's gradient; the leader's hands the row to the bookkeeper
 //   gradient x G            reads the same slots again, writes the gradient, frees the slots
 //   bookkeeper (leader CTA) loss and signals, 32 rows at a time, off the critical path
+//
+// Masked rows are never read. Their gradients are zeroed by the scheduler in a cluster of one, else by the same warp of the other CTAs and by whole CTAs
+// once the rows are through (ring_zero.cuh).
 //
 // Barriers, each an mbarrier with the arrivals it waits for. `slot` is a slot of the ring (NBUF), `qs` one of the queue of rows (NS):
 //   FULL[slot]    1 + bytes     producer: the slot's bytes have landed
@@ -65,7 +68,11 @@ struct RingConfig {
                             TALLY = BOOK + 2 * kBookRows * kBookBytes, GRAD_TALLY = TALLY + sizeof(CtaTally), REHEARSAL = GRAD_TALLY + sizeof(CtaTally),
                             MASS = REHEARSAL + sizeof(EndRehearsal), FULL = MASS + (SIGNALS ? 2 * kBookRows * CL * G * 4 : 0), EMPTY = FULL + NBUF * 8,
                             QFULL = EMPTY + NBUF * 8, PFULL = QFULL + NS * 8, SFULL = PFULL + NS * 8, READY = SFULL + NS * 8, SEMPTY = READY + NS * 8,
-                            BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, MASSFULL = BOOKEMPTY + 16, STARTED = MASSFULL + 16, NOZEROS = STARTED + 4, ZEROROW = NOZEROS + 4, BYTES = STARTED + 16;
+                            BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, MASSFULL = BOOKEMPTY + 16,
+                            STARTED = MASSFULL + 16,  // 1 once the first row is through
+                            NOZEROS = STARTED + 4,    // 1 once a warp of the cluster has found no masked row left
+                            ZEROROW = NOZEROS + 4,    // two: rows that the CTA zeroes together
+                            BYTES = STARTED + 16;
   static_assert(CL * R <= 32, "one lane of the combiner for each partial result");
   static_assert(BYTES <= 227 * 1024, "shared memory of a CTA");
 };
