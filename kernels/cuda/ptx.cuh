@@ -58,6 +58,14 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 20000;\n"
       "@!p bra WAIT;\n}" ::"r"(barrier), "r"(parity) : "memory");
 }
+__device__ __forceinline__ bool BarrierTest(uint32_t barrier, uint32_t parity) {
+  uint32_t complete;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}" : "=r"(complete) : "r"(barrier), "r"(parity) : "memory");
+  return complete != 0;
+}
 __device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

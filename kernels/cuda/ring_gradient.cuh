@@ -7,10 +7,17 @@
 namespace lossgauge::cuda {
 
 
+constexpr float kMostLaneSquares = 70368744177664.f;  // 2^46, as kLargestSquare
+
 // Squares are kept in steps of 2^-56 in a lane's 64 bits and spilled to whole numbers row by row.
 struct LaneSquares {
   Word whole = 0, fraction = 0;
   __device__ __forceinline__ void Add(float x) {
+    if (x >= 128.f) {  // more than the conversion below holds
+      const float w = truncf(fminf(x, kMostLaneSquares));
+      whole += __float2ull_rz(w);
+      x = fminf(x - w, 1.f);
+    }
     fraction += static_cast<Word>(__float2ull_rn(x * 72057594037927936.f));
     whole += fraction >> 56;
     fraction &= (Word{1} << 56) - 1;

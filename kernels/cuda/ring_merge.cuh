@@ -186,6 +186,7 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
 // Loss and signals of 32 rows at once, off the critical path.
 template <class C>
 static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, CtaTally* grad_tally, int lane) {
+  bool told = false;  // that the losses are complete
   for (unsigned batch = 0;; ++batch) {
     const unsigned half = batch & 1;
     BarrierWait(base + C::BOOKFULL + half * 8, batch >> 1 & 1);
@@ -210,10 +211,18 @@ static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntr
       TallyObjectives(tally, l, row >= 0, lane);
     }
     const bool last = __any_sync(~0u, row < 0);
-    if (last) ArriveForLoss();
+    if (last && !told) ArriveForLoss();
     if constexpr (C::SIGNALS) {
-      BarrierWait(base + C::MASSFULL + half * 8, batch >> 1 & 1);
-      __syncwarp();
+      // Where this half was full with the last row, the next one, which holds none, is there before the last row's masses.
+      for (int complete = 0; !complete;) {
+        complete = BarrierTest(base + C::MASSFULL + half * 8, batch >> 1 & 1);
+        const bool next = !told && !last && BarrierTest(base + C::BOOKFULL + (half ^ 1) * 8, (batch + 1) >> 1 & 1);
+        complete = __all_sync(~0u, complete);
+        if (__all_sync(~0u, next) && static_cast<int>(LoadShared4(BookEntry<C>(base, (half ^ 1) * kBookRows))) < 0) {
+          ArriveForLoss();
+          told = true;
+        }
+      }
       Word shares = 0;
       bool nonfinite = false;
       for (int i = 0; i < C::CL * C::G; ++i) {

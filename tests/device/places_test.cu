@@ -35,18 +35,20 @@ TEST_P(Places, OfEqualsTheLowestPosition) {
   args.losses = nullptr;
   args.grad_logits = grad;
   args.position_base = 1'000'000;
-  constexpr int kRounds = 200;
-  for (int round = 0; round < kRounds; ++round) {
+  // Two CTAs have to meet within nanoseconds for an exchange in halves to show.
+  const int rounds = columns <= 1024 ? 20'000 : 200;
+  for (int round = 0; round < rounds; ++round) {
     ASSERT_LG(lg_cross_entropy(&args));
     Publish();
-  }
-  const std::vector<lg_step_record> steps = Steps();
-  ASSERT_EQ(steps.size(), static_cast<std::size_t>(kRounds));
-  for (const lg_step_record& step : steps) {
-    ASSERT_EQ(step.worst_logit_position, 1'000'000 + kFirst) << "step " << step.step;
-    ASSERT_EQ(step.worst_logit_column, kLargest) << "step " << step.step;
-    ASSERT_EQ(step.worst_row_position, 1'000'000 + kFirst) << "step " << step.step;
-    ASSERT_EQ(step.worst_row_target, kLargest + 1) << "step " << step.step;
+    if (round % 400 != 399 && round != rounds - 1) continue;
+    const std::vector<lg_step_record> steps = Steps();  // the latest that the ring holds
+    ASSERT_GE(steps.size(), static_cast<std::size_t>(round < 400 ? round % 400 + 1 : 400));
+    for (const lg_step_record& step : steps) {
+      ASSERT_EQ(step.worst_logit_position, 1'000'000 + kFirst) << "step " << step.step;
+      ASSERT_EQ(step.worst_logit_column, kLargest) << "step " << step.step;
+      ASSERT_EQ(step.worst_row_position, 1'000'000 + kFirst) << "step " << step.step;
+      ASSERT_EQ(step.worst_row_target, kLargest + 1) << "step " << step.step;
+    }
   }
   for (void* p : {static_cast<void*>(device_logits), static_cast<void*>(grad), static_cast<void*>(device_targets)}) cudaFree(p);
 }

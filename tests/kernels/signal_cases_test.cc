@@ -57,6 +57,24 @@ TEST(Signals, B51_TheGradientNormIsOfTheEmittedGradient) {
   ExpectRightNotWrong(std::sqrt(Value(observed.record.logit_grad_sq_sum)) / 8, 0.354971349811, 0.354968361250);
 }
 
+TEST(Signals, SquaresOfALargeGradientAreNotCutOff) {
+  // A z-loss far from its minimum: |gradient| about 80 at one column, whose square of some 6500 is more than a lane of the ring kernel keeps below the point.
+  for (const int dtype : {LG_FP32, LG_BF16}) {
+    for (const std::int64_t columns : {1000, 8000, 40000, 100000, 200000}) {
+      SCOPED_TRACE("columns " + std::to_string(columns));
+      Problem problem;
+      problem.dtype = dtype;
+      problem.rows = 2;
+      problem.columns = columns;
+      problem.logits.assign(static_cast<std::size_t>(2 * columns), 0.);
+      for (const std::int64_t i : {5, 6}) problem.logits[static_cast<std::size_t>((i - 5) * columns + i)] = 40;
+      problem.targets = {7, 999};
+      problem.z_loss_weight = 1;
+      ExpectLikeOracle(problem);
+    }
+  }
+}
+
 TEST(Signals, ProbabilityMassIsOneATokenAndBreaksWithoutIt) {
   const Observed observed = RunObserved(Base5());
   EXPECT_NEAR(Value(observed.record.probability_mass), 5.0, 5e-6);

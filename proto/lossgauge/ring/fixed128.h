@@ -82,13 +82,18 @@ LG_RING_FN double lg_fixed128_to_double(lg_fixed128 value) {
   uint64_t lo = value.lo;
   if (hi == 0 && lo == 0) return 0.0;
   int exponent = 63; /* weight of the top bit of hi */
-#if defined(__GNUC__) && !defined(__CUDA_ARCH__)
+#if defined(__GNUC__) || defined(__CUDA_ARCH__)
   if (hi == 0) {
     hi = lo;
     lo = 0;
     exponent -= 64;
   }
-  const int shift = __builtin_clzll(hi); /* a reader converts many sums of each record: the loop below would be half its time */
+  /* A reader converts many sums of each record, and the end of a loss launch waits for one: the loop below would be half the time. */
+#if defined(__CUDA_ARCH__)
+  const int shift = __clzll((long long)hi);
+#else
+  const int shift = __builtin_clzll(hi);
+#endif
   if (shift > 0) {
     hi = (hi << shift) | (lo >> (64 - shift));
     lo <<= shift;
