@@ -67,6 +67,13 @@ struct alignas(128) LaunchScratch {
   Word counted;  // unmasked rows, by the counting kernel that runs before a launch without a given denominator
 };
 
+// What 16-bit logits under a scale are multiplied with in the exponents of their exponentials.
+struct ExponentSlopes {
+  float exact;   // scale * log2(e)
+  float coarse;  // a power of two, from a quarter to half of it
+  float limit;   // magnitude of a row's largest logit beyond which the coarse one serves
+};
+
 struct CrossEntropyLaunch {
   const unsigned char* logits;
   unsigned char* grad;  // null = loss only
@@ -96,6 +103,7 @@ struct CrossEntropyLaunch {
   unsigned long long present;  // LG_HAS_* that this launch vouches for
   DeviceCounters* counters;    // null = no signals
   LaunchScratch* scratch;
+  ExponentSlopes slopes;       // kernels with a logit scale
 };
 
 }  // namespace lossgauge::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/launch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <unordered_map>
 
@@ -17,6 +18,16 @@ constexpr int kBytesOf[] = {4, 2, 2};
 constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1056, 2080};
 // Longest row, in bytes, for each shape of the ring kernel: with more, too little of the ring is left for the next row (measured), and another CTA joins in.
 constexpr long long kLongestRingRow[kRingShapes] = {144 << 10, 272 << 10, 320 << 10, 696 << 10};
+
+// A scale of 16-bit logits is but another slope of their exponentials, unless it turns the row round or makes exponents overflow.
+bool IsSlope(double scale, int dtype) {
+  constexpr double kLargest[] = {0., 2., 1.};
+  return scale > 1e-6 && scale <= kLargest[dtype];
+}
+ExponentSlopes MakeSlopes(double scale) {
+  const double slope = scale * 1.4426950408889634;
+  return {static_cast<float>(slope), static_cast<float>(std::exp2(std::floor(std::log2(slope)) - 1)), static_cast<float>(3e5 / slope)};
+}
 
 // How many CTAs (or clusters) of a kernel run at once on a device. Asked once for each kernel and device.
 cudaError_t Resident(const DeviceFacts& device, const KernelEntry& entry, int* count) {
@@ -91,7 +102,7 @@ bool SameAlignment(const CrossEntropyLaunch& a) {
 }
 
 cudaError_t LaunchRing(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& a, int shape, cudaStream_t stream) {
-  const KernelEntry& entry = RingEntry(dtype, shape, a.counters != nullptr, a.label_smoothing != 0.f);
+  const KernelEntry& entry = RingEntry(dtype, shape, a.counters != nullptr, a.label_smoothing != 0.f, a.logit_scale != 1.);
   int clusters = 0;
   if (const cudaError_t error = Resident(device, entry, &clusters); error != cudaSuccess) return error;
   clusters = static_cast<int>(std::min<long long>(clusters, a.rows));
@@ -131,7 +142,7 @@ bool PlanStages(const CrossEntropyLaunch& a, int dtype, StagePlan* plan, int* sh
 }
 
 cudaError_t LaunchStages(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& a, int shape, StagePlan plan, cudaStream_t stream) {
-  KernelEntry entry = StageEntry(dtype, shape, a.counters != nullptr, a.label_smoothing != 0.f);
+  KernelEntry entry = StageEntry(dtype, shape, a.counters != nullptr, a.label_smoothing != 0.f, a.logit_scale != 1.);
   int ctas = 0;
   if (const cudaError_t error = Resident(device, entry, &ctas); error != cudaSuccess) return error;
   const StageShape& s = kStageShape[shape];
@@ -150,11 +161,13 @@ cudaError_t LaunchRows(const DeviceFacts& device, const KernelEntry& entry, cons
 
 }  // namespace
 
-const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing) {
+const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled) {
+  if (scaled) return dtype == 1 ? ScaledRingEntryBf16(shape, signals, smoothing) : ScaledRingEntryFp16(shape, signals, smoothing);
   if (dtype == 1) return RingEntryBf16(shape, signals, smoothing);
   return dtype == 2 ? RingEntryFp16(shape, signals, smoothing) : RingEntryFp32(shape, signals, smoothing);
 }
-const KernelEntry& StageEntry(int dtype, int shape, bool signals, bool smoothing) {
+const KernelEntry& StageEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled) {
+  if (scaled) return dtype == 1 ? ScaledStageEntryBf16(shape, signals, smoothing) : ScaledStageEntryFp16(shape, signals, smoothing);
   if (dtype == 1) return StageEntryBf16(shape, signals, smoothing);
   return dtype == 2 ? StageEntryFp16(shape, signals, smoothing) : StageEntryFp32(shape, signals, smoothing);
 }
@@ -171,20 +184,21 @@ int RowsCapacity(int shape) {
   return kCapacity[shape];
 }
 
-cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& a, cudaStream_t stream) {
+cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream) {
+  CrossEntropyLaunch a = launch;
   if (a.count_denominator && a.rows > 0) {
     const unsigned ctas = static_cast<unsigned>(std::min<long long>((a.rows + 1023) / 1024, device.multiprocessors));
     CountUnmasked<<<ctas, 256, 0, stream>>>(a);
     if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   }
   const bool signals = a.counters != nullptr;
-  if (a.logit_scale != 1. || a.logit_softcap != 0.) return LaunchRows(device, MappedRowsEntry(dtype, signals), a, stream);
-
+  const bool scaled = a.logit_scale != 1., mapped = a.logit_softcap != 0. || (scaled && !IsSlope(a.logit_scale, dtype));
+  if (scaled && !mapped) a.slopes = MakeSlopes(a.logit_scale);
   const long long row_bytes = static_cast<long long>(a.vocab_size) * kBytesOf[dtype];
   // The choice does not depend on whether a gradient is wanted: the loss has the same bits either way.
   // Bulk copies, clusters and 228 KB of shared memory: sm_90, sm_100. sm_120 has the instructions but not the memory.
   const bool has_ring = device.compute_capability >= 90 && device.shared_bytes_per_cta >= 227 * 1024;
-  if (has_ring && a.rows > 0 && a.rows < (1ll << 31) && SameAlignment(a)) {
+  if (has_ring && !mapped && a.rows > 0 && a.rows < (1ll << 31) && SameAlignment(a)) {
     StagePlan plan;
     int shape_of_stages;
     if (PlanStages(a, dtype, &plan, &shape_of_stages)) return LaunchStages(device, dtype, a, shape_of_stages, plan, stream);
@@ -193,6 +207,7 @@ cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const Cross
     }
     // Longer rows do not fit on chip beside the next one: two reads.
   }
+  if (mapped || scaled) return LaunchRows(device, MappedRowsEntry(dtype, signals), a, stream);
   const int elements = 16 / kBytesOf[dtype];
   const bool aligned = reinterpret_cast<std::uintptr_t>(a.logits) % 16 == 0 && a.row_stride_bytes % 16 == 0;
   const int vectors = (a.vocab_size + (aligned ? elements - 1 : 2 * (elements - 1))) / elements;

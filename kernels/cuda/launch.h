@@ -27,18 +27,18 @@ struct KernelEntry {
   int rows_per_cta;  // plain kernel
 };
 
-// dtype: 0 fp32, 1 bf16, 2 fp16 (LG_FP32, LG_BF16, LG_FP16).
+// dtype: 0 fp32, 1 bf16, 2 fp16 (LG_FP32, LG_BF16, LG_FP16). scaled: with a logit scale, 16-bit dtypes only.
 // Entry of the ring kernel; shapes by rising length of rows: clusters of 1, 2, 2, 4.
 constexpr int kRingShapes = 4;
-const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing);
+const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled);
 // Stage kernel, for rows that share a multiprocessor's memory with others; shapes: stage_plan.h.
-const KernelEntry& StageEntry(int dtype, int shape, bool signals, bool smoothing);
+const KernelEntry& StageEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled);
 // Plain kernel: 0 = two reads, 1.. = rows held in registers, of rising capacity.
 constexpr int kRowsShapes = 5;
 const KernelEntry& RowsEntry(int dtype, int shape, bool signals);
 // Vectors that the shape can hold; 0 = any number.
 int RowsCapacity(int shape);
-// With soft cap or scale.
+// With a soft cap, or a scale that the others do not take.
 const KernelEntry& MappedRowsEntry(int dtype, bool signals);
 
 // Enqueues forward (and gradient, if launch.grad is set) of checked arguments. Nothing waits.

@@ -3,6 +3,6 @@
 
 namespace lossgauge::cuda {
 
-const KernelEntry& RingEntryBf16(int shape, bool signals, bool smoothing) { return RingEntryOf<__nv_bfloat16>(shape, signals, smoothing); }
+const KernelEntry& RingEntryBf16(int shape, bool signals, bool smoothing) { return RingEntryOf<__nv_bfloat16, false>(shape, signals, smoothing); }
 
 }  // namespace lossgauge::cuda

@@ -3,6 +3,6 @@
 
 namespace lossgauge::cuda {
 
-const KernelEntry& RingEntryFp16(int shape, bool signals, bool smoothing) { return RingEntryOf<__half>(shape, signals, smoothing); }
+const KernelEntry& RingEntryFp16(int shape, bool signals, bool smoothing) { return RingEntryOf<__half, false>(shape, signals, smoothing); }
 
 }  // namespace lossgauge::cuda

@@ -3,6 +3,6 @@
 
 namespace lossgauge::cuda {
 
-const KernelEntry& RingEntryFp32(int shape, bool signals, bool smoothing) { return RingEntryOf<float>(shape, signals, smoothing); }
+const KernelEntry& RingEntryFp32(int shape, bool signals, bool smoothing) { return RingEntryOf<float, false>(shape, signals, smoothing); }
 
 }  // namespace lossgauge::cuda

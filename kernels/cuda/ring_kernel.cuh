@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constan
   } else if (warp == 3) {
     if constexpr (C::SIGNALS) {
       // What earlier launches of the step have seen spares the reducers a look.
-      if (lane == 0) *static_cast<volatile unsigned*>(&tally->best_abs) = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
+      if (lane == 0) *static_cast<volatile unsigned*>(&tally->best_abs) = LargestLogitBefore<C>(a);
     }
     // Once the first row is through: until then, code on its way has to come from memory, too.
     while (*reinterpret_cast<volatile unsigned*>(shared + C::STARTED) == 0) __nanosleep(100);

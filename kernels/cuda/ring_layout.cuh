@@ -51,12 +51,13 @@ constexpr int kPartBytes = 48, kConstantsBytes = 48;
 constexpr int kPartialBytes = 32;                   // {max, sum, max|z| and tie flag, sum of z} {column of max|z|}
 constexpr int kBookRows = 32, kBookBytes = 48;      // rows of half the book, bytes of a row in it
 
-// CL: CTAs of a cluster. R, G: reducer and gradient warps. UCAP: units of a slot. NBUF: slots. NS: rows in the queue. SIGNALS, SMOOTHING: compiled in or out.
-template <class T_, int CL_, int R_, int G_, int UCAP_, int NBUF_, int NS_, bool SIGNALS_, bool SMOOTHING_>
+// CL: CTAs of a cluster. R, G: reducer and gradient warps. UCAP: units of a slot. NBUF: slots. NS: rows in the queue. SIGNALS, SMOOTHING, SCALED
+// (a logit scale): compiled in or out.
+template <class T_, int CL_, int R_, int G_, int UCAP_, int NBUF_, int NS_, bool SIGNALS_, bool SMOOTHING_, bool SCALED_>
 struct RingConfig {
   using T = T_;
   static constexpr int CL = CL_, R = R_, G = G_, UCAP = UCAP_, NBUF = NBUF_, NS = NS_;
-  static constexpr bool SIGNALS = SIGNALS_, SMOOTHING = SMOOTHING_;
+  static constexpr bool SIGNALS = SIGNALS_, SMOOTHING = SMOOTHING_, SCALED = SCALED_;
   static constexpr int kServiceWarps = 4;
   static constexpr int THREADS = (kServiceWarps + R + G) * 32;
   static constexpr int BODY = 4;  // vectors a lane keeps in flight

@@ -20,9 +20,9 @@ struct RowConstants {
 };
 
 template <class C>
-__device__ __forceinline__ void StoreConstants(uint32_t base, int qs, const RowGradient& g, float restore, bool finite) {
+__device__ __forceinline__ void StoreConstants(uint32_t base, int qs, const RowGradient& g, const ExponentSlopes& slopes, float restore, bool finite) {
   Exponential<typename C::T> e;
-  e.Set(g.max, kGradientLift);
+  e.Set(g.max, slopes, kGradientLift);
   const float unit = e.Unit();
   const float2 packed = e.Packed();
   const uint32_t to = base + C::CONSTANTS + qs * kConstantsBytes;
@@ -75,11 +75,11 @@ struct Partials {
     if (lane < C::CL * C::R) w = LoadShared16(from + lane * kPartialBytes);
     __syncwarp();
   }
-  __device__ __forceinline__ RowSums Sums(float z_target) {
+  __device__ __forceinline__ RowSums Sums(const CrossEntropyLaunch& a, float z_target) {
     const float max = __uint_as_float(w.x);
     others_max = WarpMax(max);
-    const float others = WarpSum(__uint_as_float(w.y) * Exp2((max - others_max) * kLog2E));
-    return CompleteSums(others, others_max, z_target, C::SMOOTHING ? WarpSum(__uint_as_float(w.w)) + z_target : 0.f);
+    const float others = WarpSum(__uint_as_float(w.y) * Exp2((max - others_max) * SlopesOf<C>(a).exact));
+    return CompleteSums(others, others_max, z_target, C::SMOOTHING ? WarpSum(__uint_as_float(w.w)) + z_target : 0.f, ScaleOf<C>(a));
   }
   // After Sums: what only the signals need.
   __device__ __forceinline__ void Signals(const QueueEntry& e, MergedRow* m) const {
@@ -116,7 +116,7 @@ template <class C>
 __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int rank, int lane) {
   const double denominator = ReadDenominator(a);
   float factor_of = 1.f;
-  Factor factor = MakeFactor<typename C::T>(factor_of, denominator);
+  Factor factor = MakeFactor<typename C::T>(factor_of, denominator, ScaleOf<C>(a));
   QueueCursor<C> q;
   for (;; q.Next()) {
     const QueueEntry e = WaitForRow(base, q);
@@ -125,7 +125,7 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
     const unsigned entered = (q.rows + C::NS) / kBookRows;
     if (rank == 0 && (q.rows + C::NS) % kBookRows == 0) BarrierWait(base + C::BOOKEMPTY + (entered & 1) * 8, ~(entered >> 1) & 1);
     if (e.scale != factor_of) {
-      factor = MakeFactor<typename C::T>(e.scale, denominator);
+      factor = MakeFactor<typename C::T>(e.scale, denominator, ScaleOf<C>(a));
       factor_of = e.scale;
     }
     if constexpr (kForRacecheck && C::CL > 1) BarrierWaitCluster(base + C::SFULL + q.qs * 8, q.phase);
@@ -133,11 +133,11 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
     __syncwarp();
     Partials<C> partials(base, q.qs, lane);
     MergedRow m;
-    m.sums = partials.Sums(e.z_target);
+    m.sums = partials.Sums(a, e.z_target);
     const bool finite = IsFinite<C>(m.sums);
     if (lane == 0) {
-      const RowGradient g = MakeRowGradient(m.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
-      StoreConstants<C>(base, q.qs, g, factor.restore, finite);
+      const RowGradient g = MakeRowGradient(m.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a));
+      StoreConstants<C>(base, q.qs, g, SlopesOf<C>(a), factor.restore, finite);
       BarrierArrive(base + C::READY + q.qs * 8);
       if (q.rows == 0) StoreShared4(base + C::STARTED, 1u);
     }
@@ -199,14 +199,15 @@ static __device__ __noinline__ void RunBookkeeper(uint32_t base, const CrossEntr
     RowLoss l{};
     if (row >= 0) {
       const RowSums sums{__uint_as_float(x.w), __uint_as_float(y.x), __uint_as_float(y.y), __uint_as_float(x.z), 0.f, __uint_as_float(y.z)};
-      l = MakeRowLoss(sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+      l = MakeRowLoss(sums, a.label_smoothing, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a));
       l.finite = y.w != 0;
       if (a.losses != nullptr) a.losses[row] = static_cast<float>(l.objective);
       if (a.log_z != nullptr) a.log_z[row] = static_cast<float>(l.log_z);
     }
     __syncwarp();
     if constexpr (C::SIGNALS) {
-      TallyRows(a, tally, {row, static_cast<int>(x.y), __uint_as_float(x.z), __uint_as_float(z.x), static_cast<int>(z.y), z.z != 0}, l, row >= 0, lane);
+      const float max_abs = ZOf<C>(a, __uint_as_float(z.x));
+      TallyRows(a, tally, {row, static_cast<int>(x.y), __uint_as_float(x.z), max_abs, static_cast<int>(z.y), z.z != 0}, l, row >= 0, lane);
     } else {
       TallyObjectives(tally, l, row >= 0, lane);
     }

@@ -65,7 +65,7 @@ __device__ __forceinline__ void RunReducer(uint32_t base, const CrossEntropyLaun
     const RowPart part = LoadPart<C>(base, q.qs);
     if (part.row < 0) break;
     const SlotCursor<C> row_begin = slot;
-    Reduction<T, C::SIGNALS> r;
+    Reduction<T, C::SIGNALS> r(SlopesOf<C>(a));
     for (int first = 0; first < part.units(); first += C::UCAP) {
       const uint32_t data = slot.data() + lane * 16;
       BarrierWait(slot.full(), slot.phase);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void RunReducer(uint32_t base, const CrossEntropyLaun
       slot.Next();
     }
     const float max = WarpMax(r.max());
-    const float sum = WarpSum(r.Sum() * Exp2((r.max() - max) * kLog2E));
+    const float sum = WarpSum(r.Sum() * Exp2((r.max() - max) * SlopesOf<C>(a).exact));
     uint32_t abs_word = 0u;
     unsigned column = INT_MAX;
     bool found = false;

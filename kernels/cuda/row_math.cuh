@@ -2,6 +2,9 @@
 //
 // Everything depends on z - max only: adding a constant to all fp32 logits changes no bit. The target's exponential is kept apart from the others', so
 // that 1 - p of a confident token is (sum of the others) / (sum of all) and never a difference.
+//
+// `scale`: z = scale * logit, scale > 0. Maxima, targets and sums of z stay those of the logits, which are exact, and what is made of them is scaled. Kernels
+// come with a scale or without (C::SCALED), so that those without pay nothing for it.
 #ifndef LOSSGAUGE_KERNELS_CUDA_ROW_MATH_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_ROW_MATH_CUH_
 
@@ -28,11 +31,38 @@ __device__ __forceinline__ float ExpExact(double d) {
   return fmaf(e, static_cast<float>(x - high) * kLn2, e);
 }
 
+// What a kernel multiplies logits with in exponents, and in all else.
+__device__ constexpr ExponentSlopes UnscaledSlopes() { return {kLog2E, 0.5f, 2e5f}; }
+template <class C>
+__device__ __forceinline__ ExponentSlopes SlopesOf(const CrossEntropyLaunch& a) {
+  if constexpr (C::SCALED) return a.slopes;
+  return UnscaledSlopes();
+}
+template <class C>
+__device__ __forceinline__ double ScaleOf(const CrossEntropyLaunch& a) {
+  if constexpr (C::SCALED) return a.logit_scale;
+  return 1.;
+}
+// z of a logit's magnitude.
+template <class C>
+__device__ __forceinline__ float ZOf(const CrossEntropyLaunch& a, float magnitude) {
+  if constexpr (C::SCALED) return static_cast<float>(a.logit_scale * magnitude);
+  return magnitude;
+}
+// Bits of the magnitude that logits must reach to become the step's largest z, given what earlier launches have seen.
+template <class C>
+__device__ __forceinline__ unsigned LargestLogitBefore(const CrossEntropyLaunch& a) {
+  const unsigned bits = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
+  // Rounded down: a row too many only costs a look.
+  if constexpr (C::SCALED) return __float_as_uint(static_cast<float>(__uint_as_float(bits) / a.logit_scale * .999999));
+  return bits;
+}
+
 // e^(z - max) of a dtype's logits, times a factor near 1 that is the same for all logits of a row (`Unit` undoes it).
 template <class T>
 struct Exponential {
   float max;
-  __device__ __forceinline__ void Set(float to, float = 0.f) { max = to; }
+  __device__ __forceinline__ void Set(float to, const ExponentSlopes&, float = 0.f) { max = to; }
   // What a sum is multiplied with when the maximum rises from `before` to this.
   __device__ __forceinline__ float From(const Exponential& before) const { return Exp2((before.max - max) * kLog2E); }
   // Product and exponential in fp32, then the rounding of the product made up for: fp32 logits promise 1e-6.
@@ -53,11 +83,12 @@ struct Exponential {
 struct FusedExponential {
   float max, slope, shift, lift = 0.f;
   // All exponentials come times 2^by: a subnormal gradient is made of exponentials that would be flushed to 0.
-  __device__ __forceinline__ void Set(float to, float by = 0.f) {
+  __device__ __forceinline__ void Set(float to, const ExponentSlopes& slopes, float by = 0.f) {
     max = to;
-    // Where the product would overflow, neighbouring bf16 numbers are 2^118 apart: any slope gives 1 for the maximum and 0 for all others.
-    slope = fabsf(to) > 1e38f ? 7.8886090522101181e-31f : kLog2E;
-    lift = slope == kLog2E ? by : 0.f;
+    // So large that exponents of neighbouring bf16 numbers are hundreds apart: a slope whose products are exact gives 1 for the maximum and 0 for all others,
+    // where the rounding of a product may be a whole number.
+    slope = fabsf(to) > slopes.limit ? slopes.coarse : slopes.exact;
+    lift = slope == slopes.exact ? by : 0.f;
     shift = to * slope - lift;
   }
   __device__ __forceinline__ float From(const FusedExponential& before) const { return before.slope == slope ? Exp2(before.shift - shift) : 0.f; }
@@ -90,14 +121,14 @@ struct RowSums {
 
 // `others` comes relative to `others_max`. The lead of a confident target over the others is formed in double: in fp32 it would cost the digits that the
 // sum of the others was kept apart for.
-__device__ __forceinline__ RowSums CompleteSums(float others, float others_max, float z_target, float z_sum, float z_target_low = 0.f) {
+__device__ __forceinline__ RowSums CompleteSums(float others, float others_max, float z_target, float z_sum, double scale, float z_target_low = 0.f) {
   RowSums r;
   r.max = fmaxf(others_max, z_target);
   r.others = others;
   r.target = 1.f;
-  if (z_target > others_max) r.others *= ExpExact(static_cast<double>(others_max) - static_cast<double>(z_target));
+  if (z_target > others_max) r.others *= ExpExact((static_cast<double>(others_max) - static_cast<double>(z_target)) * scale);
   if (z_target < others_max || z_target_low != 0.f || z_target != z_target)
-    r.target = ExpExact(static_cast<double>(z_target) - static_cast<double>(r.max) + z_target_low);
+    r.target = ExpExact((static_cast<double>(z_target) - static_cast<double>(r.max)) * scale + z_target_low);
   r.z_target = z_target;
   r.z_target_low = z_target_low;
   r.z_sum = z_sum;
@@ -115,38 +146,41 @@ struct RowGradient {
 };
 
 struct Factor {
-  float value;    // upstream * grad_scale / denominator where that is finite and not 0, else 1 / denominator
-  float restore;  // what undoes value and before_squares: value * before_squares * restore = 1
+  float value;    // scale * upstream * grad_scale / denominator where that is finite and not 0, else scale / denominator
+  float restore;  // what undoes value and before_squares, but for the scale: value * before_squares * restore = scale
   float after;
   float before_squares;  // power of two that keeps squares of a tiny or huge gradient within fp32; 1 for all others
 };
 
 template <class T>
-__device__ __forceinline__ Factor MakeFactor(float scale, double denominator) {
-  const double factor = static_cast<double>(scale) / denominator;
-  Factor f{static_cast<float>(factor), static_cast<float>(denominator / scale), 1.f, 1.f};
+__device__ __forceinline__ Factor MakeFactor(float upstream, double denominator, double scale) {
+  const double factor = static_cast<double>(upstream) / denominator;
+  Factor f{static_cast<float>(factor * scale), static_cast<float>(denominator / upstream), 1.f, 1.f};
   if (!(fabsf(f.value) > 0.f && fabsf(f.value) < INFINITY)) {
     f.after = factor == 0. ? 0.f : static_cast<float>(factor);
-    f.value = static_cast<float>(1. / denominator);
+    f.value = static_cast<float>(scale / denominator);
     f.restore = static_cast<float>(denominator);
-    if (!(fabsf(f.value) < INFINITY)) f.value = f.restore = 1.f;
+    if (!(fabsf(f.value) < INFINITY)) {
+      f.value = static_cast<float>(scale);
+      f.restore = 1.f;
+    }
   }
   const float magnitude = fabsf(f.value);
   constexpr bool kHalf = Element<T>::kMinusInfinity == Element<__half>::kMinusInfinity;  // which holds nothing whose square fp32 cannot
   if (!kHalf && (magnitude < 9.094947e-13f || magnitude > 1.0995116e12f)) {
     f.before_squares = exp2f(static_cast<float>(-max(-126, min(126, ilogbf(magnitude)))));
-    f.restore = static_cast<float>(1. / (static_cast<double>(f.value) * static_cast<double>(f.before_squares)));
+    f.restore = static_cast<float>(scale / (static_cast<double>(f.value) * static_cast<double>(f.before_squares)));
   }
   return f;
 }
 
-__device__ __forceinline__ RowGradient MakeRowGradient(const RowSums& r, const Factor& f, float smoothing, float z_weight, int vocab) {
+__device__ __forceinline__ RowGradient MakeRowGradient(const RowSums& r, const Factor& f, float smoothing, float z_weight, int vocab, double scale) {
   RowGradient g;
   g.max = r.max;
   const float total = r.total();
   g.inverse_total = 1.f / total;
   float penalty = 0.f;
-  if (z_weight != 0.f) penalty = 2.f * z_weight * (r.max + logf(total));
+  if (z_weight != 0.f) penalty = 2.f * z_weight * (static_cast<float>(scale) * r.max + logf(total));
   g.scale = g.inverse_total * (1.f + penalty) * f.value;
   const float each = smoothing / static_cast<float>(vocab);
   g.offset = smoothing != 0.f ? -each * f.value : 0.f;
@@ -162,16 +196,16 @@ struct RowLoss {
   double nll, log_z, objective, z_loss;
   bool finite;
 };
-__device__ __forceinline__ RowLoss MakeRowLoss(const RowSums& r, float smoothing, float z_weight, int vocab) {
+__device__ __forceinline__ RowLoss MakeRowLoss(const RowSums& r, float smoothing, float z_weight, int vocab, double scale) {
   RowLoss l;
   const double total = static_cast<double>(r.others) + r.target;
-  l.log_z = static_cast<double>(r.max) + log(total);
+  l.log_z = scale * r.max + log(total);
   // log Z - z_t would lose the digits of a confident row.
   l.nll = r.others < r.target ? log1p(static_cast<double>(r.others) / r.target)
-                              : static_cast<double>(r.max) - r.z_target - r.z_target_low + log(total);
+                              : scale * (static_cast<double>(r.max) - r.z_target) - r.z_target_low + log(total);
   l.z_loss = z_weight != 0.f ? z_weight * l.log_z * l.log_z : 0.;
   l.objective = l.nll + l.z_loss;
-  if (smoothing != 0.f) l.objective = (1. - smoothing) * l.nll + smoothing * (l.log_z - static_cast<double>(r.z_sum) / vocab) + l.z_loss;
+  if (smoothing != 0.f) l.objective = (1. - smoothing) * l.nll + smoothing * (l.log_z - scale * r.z_sum / vocab) + l.z_loss;
   if (!r.defined()) l.nll = l.log_z = l.objective = NAN;
   l.finite = fabs(l.objective) < INFINITY;
   return l;

@@ -1,5 +1,5 @@
-// The plain kernel: a group of warps owns a row. For every case that the ring kernel does not take: devices before sm_90, short rows, soft cap and scale,
-// buffers of another alignment.
+// The plain kernel: a group of warps owns a row. For every case that ring and stage kernels do not take: devices before sm_90, soft cap, scales of fp32
+// logits, rows that are too long, buffers of another alignment.
 //
 // VECTORS > 0: the row is held in registers (at most WARPS * 32 * VECTORS vectors): one read, one write. VECTORS = 0: it is read twice, for the
 // loss alone once: maximum and sum are kept together and rescaled when the maximum rises.
@@ -110,7 +110,7 @@ struct RowWork {
 
   __device__ __forceinline__ FirstSweep Reduce(const uint4* held) const {
     const bool smoothing = a.label_smoothing != 0.f;
-    Reduction<T, C::SIGNALS> r;
+    Reduction<T, C::SIGNALS> r(UnscaledSlopes());
     float z_sum = 0.f, largest = 0.f, mapped_max = kLowest, mapped_sum = 0.f;
     ForVectors(held, [&](int v, const uint4& q, bool special) {
       const int column = reader.Column(v);
@@ -155,7 +155,7 @@ struct RowWork {
     f.others_max = most.x;
     const float part = WarpSum((C::MAPPED ? mapped_sum : r.Sum()) * Exp2((my_max - most.x) * kLog2E));
     const float4 total = group.All(make_float4(part, smoothing ? WarpSum(z_sum) : 0.f, 0.f, 0.f), AddFour());
-    f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target, z_target_low);
+    f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target, 1., z_target_low);
     const float target_abs = fabsf(z_target);
     f.max_abs = target_abs < INFINITY ? fmaxf(most.y, target_abs) : most.y;
     return f;
@@ -196,7 +196,7 @@ struct RowWork {
     bool nonfinite;
   };
   __device__ __forceinline__ Emitted WriteGradient(const uint4* held, const RowGradient& g, float target_exponential, float restore) const {
-    GradientSweep<T, C::SIGNALS> sweep(g);
+    GradientSweep<T, C::SIGNALS> sweep(g, UnscaledSlopes());
     float mapped_squares = 0.f, mapped_mass = 0.f;
     ForVectors(held, [&](int v, const uint4& q, bool special) {
       const int column = reader.Column(v);
@@ -269,7 +269,7 @@ template <class C>
 __device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResult& r, bool mine, CtaTally* tally, int lane) {
   RowLoss l{};
   if (mine) {
-    l = MakeRowLoss(r.sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+    l = MakeRowLoss(r.sums, a.label_smoothing, a.z_loss_weight, a.vocab_size, 1.);
     l.finite = r.finite;
     if (a.losses != nullptr) a.losses[r.row] = static_cast<float>(l.objective);
     if (a.log_z != nullptr) a.log_z[r.row] = static_cast<float>(l.log_z);
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
   // on their way to the L2 meanwhile.
   long long next_target = first < a.rows ? ReadTarget(a, first) : 0;
   float factor_of = 1.f;
-  Factor factor = MakeFactor<T>(factor_of, denominator);
+  Factor factor = MakeFactor<T>(factor_of, denominator, 1.);
   for (long long row = first; row < a.rows; row += step) {
     const long long target = next_target;
     if (row + step < a.rows) {
@@ -353,10 +353,10 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
     }
     if (a.grad != nullptr) {
       if (const float scale = ReadScale(a, row); scale != factor_of) {
-        factor = MakeFactor<T>(scale, denominator);
+        factor = MakeFactor<T>(scale, denominator, 1.);
         factor_of = scale;
       }
-      RowGradient g = MakeRowGradient(f.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+      RowGradient g = MakeRowGradient(f.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size, 1.);
       group.Sync();  // the row has been read by all before anything of it is overwritten
       const auto emitted = work.WriteGradient(held, g, f.sums.target, factor.restore);
       if (a.columns > a.vocab_size) ZeroColumns<C>(group, work.reader.grad, a.vocab_size, a.columns);

@@ -3,6 +3,6 @@
 
 namespace lossgauge::cuda {
 
-const KernelEntry& StageEntryBf16(int shape, bool signals, bool smoothing) { return StageEntryOf<__nv_bfloat16>(shape, signals, smoothing); }
+const KernelEntry& StageEntryBf16(int shape, bool signals, bool smoothing) { return StageEntryOf<__nv_bfloat16, false>(shape, signals, smoothing); }
 
 }  // namespace lossgauge::cuda

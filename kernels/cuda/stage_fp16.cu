@@ -3,6 +3,6 @@
 
 namespace lossgauge::cuda {
 
-const KernelEntry& StageEntryFp16(int shape, bool signals, bool smoothing) { return StageEntryOf<__half>(shape, signals, smoothing); }
+const KernelEntry& StageEntryFp16(int shape, bool signals, bool smoothing) { return StageEntryOf<__half, false>(shape, signals, smoothing); }
 
 }  // namespace lossgauge::cuda

@@ -3,6 +3,6 @@
 
 namespace lossgauge::cuda {
 
-const KernelEntry& StageEntryFp32(int shape, bool signals, bool smoothing) { return StageEntryOf<float>(shape, signals, smoothing); }
+const KernelEntry& StageEntryFp32(int shape, bool signals, bool smoothing) { return StageEntryOf<float, false>(shape, signals, smoothing); }
 
 }  // namespace lossgauge::cuda

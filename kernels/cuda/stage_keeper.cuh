@@ -41,8 +41,8 @@ static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyL
     RowLoss l{};
     float target_mass = 0.f;
     if (counts) {
-      const RowSums sums = CompleteSums(e.others, e.others_max, e.z_target, e.z_sum);
-      l = MakeRowLoss(sums, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+      const RowSums sums = CompleteSums(e.others, e.others_max, e.z_target, e.z_sum, ScaleOf<C>(a));
+      l = MakeRowLoss(sums, a.label_smoothing, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a));
       l.finite = e.finite;
       target_mass = sums.target / sums.total();
       if (a.losses != nullptr) a.losses[e.row] = static_cast<float>(l.objective);
@@ -55,7 +55,8 @@ static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyL
     __syncwarp();
     AddCounts(tally, kUnmaskedTokens, counts, lane);
     if constexpr (C::SIGNALS) {
-      TallyRows(a, tally, {e.row, e.target, e.z_target, __uint_as_float(e.magnitude), static_cast<int>(e.column), e.correct}, l, counts, lane);
+      const float max_abs = ZOf<C>(a, __uint_as_float(e.magnitude));
+      TallyRows(a, tally, {e.row, e.target, e.z_target, max_abs, static_cast<int>(e.column), e.correct}, l, counts, lane);
       if (a.grad != nullptr) {
         const bool finite = counts && l.finite;
         bool nonfinite = e.nonfinite;

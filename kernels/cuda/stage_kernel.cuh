@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kStageThreads, 1) StageKernel(const __grid_con
   if (warp < C::KEEPERS) {
     if (warp == 0) {
       // What earlier launches of the step have seen spares the groups a look.
-      if (C::SIGNALS && lane == 0) RaiseLargest(base + C::BEST, static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu);
+      if (C::SIGNALS && lane == 0) RaiseLargest(base + C::BEST, LargestLogitBefore<C>(a));
       if (lane == 0 && blockIdx.x == 0) tallies->counts[kTokens] = static_cast<Word>(a.rows);
       __nanosleep(2000);  // the groups' own code has to come from memory, too
       __syncwarp();

@@ -37,12 +37,12 @@ constexpr int kListRows = 64;                  // unmasked rows that the loader 
 constexpr int kFeedBytes = 2 * kFeedRows * 12;  // targets and upstream gradients of two chunks
 constexpr int kAbsentRow = -1, kEndRow = -2;  // in place of a row: there is none, but more to come; there are no more
 
-template <class T_, int SHAPE_, bool SIGNALS_, bool SMOOTHING_>
+template <class T_, int SHAPE_, bool SIGNALS_, bool SMOOTHING_, bool SCALED_>
 struct StageConfig {
   using T = T_;
   static constexpr StageShape kShape = kStageShape[SHAPE_];
   static constexpr int ROWS = kShape.rows, WARPS = kShape.warps, KEEPERS = kShape.keepers;
-  static constexpr bool SIGNALS = SIGNALS_, SMOOTHING = SMOOTHING_;
+  static constexpr bool SIGNALS = SIGNALS_, SMOOTHING = SMOOTHING_, SCALED = SCALED_;
   static constexpr bool FEEDS = kShape.feeds_itself();
   static constexpr int SERVICE = ServiceWarps(kShape);
   static constexpr int LANES = 32 / ROWS;  // of a row

@@ -37,14 +37,14 @@ __device__ __forceinline__ uint4 Cleared(const uint4& q, const uint4& element) {
 
 // A row's sums, and what takes exponentials relative to the others' maximum to the row's. 16-bit gradients do not need the target's exponent in double.
 template <class T>
-__device__ __forceinline__ RowSums SumsForGradient(float others, float others_max, float z_target, float z_sum, float* to_max) {
+__device__ __forceinline__ RowSums SumsForGradient(float others, float others_max, float z_target, float z_sum, double scale, float* to_max) {
   RowSums r;
   r.max = fmaxf(others_max, z_target);
   const auto exp_of = [&](float z) {
     if constexpr (Element<T>::kBytes == 4) return ExpExact(static_cast<double>(z) - static_cast<double>(r.max));
     Exponential<float> e;
-    e.Set(r.max);
-    return e.Of(z);
+    e.Set(0.f, UnscaledSlopes());
+    return e.Of((z - r.max) * static_cast<float>(scale));
   };
   *to_max = z_target > others_max ? exp_of(others_max) : 1.f;
   r.others = others * *to_max;
@@ -61,15 +61,16 @@ __device__ __forceinline__ bool IsFiniteRow(const RowSums& r) {
 }
 
 // Factor of an upstream gradient, worked out anew only when that changes. Converged warp.
-template <class T>
+template <class C>
 struct FactorCache {
+  using T = typename C::T;
   const CrossEntropyLaunch& a;
   float of = 1.f;
   Factor factor;
-  __device__ __forceinline__ explicit FactorCache(const CrossEntropyLaunch& a_) : a(a_), factor(MakeFactor<T>(1.f, ReadDenominator(a_))) {}
+  __device__ __forceinline__ explicit FactorCache(const CrossEntropyLaunch& a_) : a(a_), factor(MakeFactor<T>(1.f, ReadDenominator(a_), ScaleOf<C>(a_))) {}
   __device__ __forceinline__ const Factor& For(float scale) {
     if (__any_sync(~0u, scale != of)) {
-      factor = MakeFactor<T>(scale, ReadDenominator(a));
+      factor = MakeFactor<T>(scale, ReadDenominator(a), ScaleOf<C>(a));
       of = scale;
     }
     return factor;

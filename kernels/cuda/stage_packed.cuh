@@ -100,7 +100,8 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
   using E = Element<T>;
   constexpr int kElements = kVectorElements<T>;
   const int sub = lane / C::LANES, l = lane % C::LANES;
-  FactorCache<T> factors(a);
+  FactorCache<C> factors(a);
+  const ExponentSlopes slopes = SlopesOf<C>(a);
   while (feed.Wait()) {
     const StageRow row = LoadStageRow(feed.row(sub));
     unsigned number = feed.TakePlace();
@@ -148,8 +149,8 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
     Exponential<T> exponential;
     const Factor& factor = factors.For(row.scale);
     // Lifted only as far as neither a confident target nor a tiny factor pushes the gradient down again.
-    const float lift = fmaxf(kGradientLift - fmaxf(ceilf((z_target - others_max) * kLog2E), 0.f), 0.f);
-    exponential.Set(others_max, factor.before_squares > 1.f ? 0.f : lift);
+    const float lift = fmaxf(kGradientLift - fmaxf(ceilf((z_target - others_max) * slopes.exact), 0.f), 0.f);
+    exponential.Set(others_max, slopes, factor.before_squares > 1.f ? 0.f : lift);
     float e[kPackedUnits][kElements];
     float sum0 = 0.f, sum1 = 0.f;
 #pragma unroll
@@ -166,8 +167,8 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
     const float others = RowSum<C>(sum0 + sum1) * unit;
     const float z_sum = C::SMOOTHING ? RowSum<C>(plain_sum.Share(lane)) : 0.f;
     float to_max;
-    const RowSums sums = SumsForGradient<T>(others, others_max, z_target, z_sum, &to_max);
-    const RowGradient g = MakeRowGradient(sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size);
+    const RowSums sums = SumsForGradient<T>(others, others_max, z_target, z_sum, ScaleOf<C>(a), &to_max);
+    const RowGradient g = MakeRowGradient(sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a));
     const bool finite = IsFiniteRow<C>(sums);
     float mass[2] = {0.f, 0.f};
     SquareSum<T> squares;

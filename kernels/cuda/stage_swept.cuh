@@ -63,7 +63,7 @@ __device__ __forceinline__ StagePartial ReduceUnits(const RowUnits& s, const Cro
                                                     int target_unit, const uint4& element, int lane) {
   using T = typename C::T;
   constexpr int kElements = kVectorElements<T>;
-  Reduction<T, false> r;  // smallest elements are seen to here: they take in the target
+  Reduction<T, false> r(SlopesOf<C>(a));  // smallest elements are seen to here: they take in the target
   uint32_t packed_min = 0u;
   const uint32_t mine = s.data + lane * 16;
   ForUnits<C>(
@@ -101,7 +101,7 @@ __device__ __forceinline__ StagePartial ReduceUnits(const RowUnits& s, const Cro
       });
   StagePartial p;
   p.max = WarpMax(r.max());
-  p.sum = WarpSum(r.Sum() * Exp2((r.max() - p.max) * kLog2E));
+  p.sum = WarpSum(r.Sum() * Exp2((r.max() - p.max) * SlopesOf<C>(a).exact));
   p.magnitude = 0u;
   p.column = INT_MAX;
   if constexpr (C::SIGNALS) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ StagePartial ReduceUnits(const RowUnits& s, const Cro
 
 // Partial results of the group's warps, in their order.
 template <class C>
-__device__ __forceinline__ StagePartial Exchange(uint32_t base, const StagePartial& mine, int group, int w, int lane, int turn) {
+__device__ __forceinline__ StagePartial Exchange(uint32_t base, const StagePartial& mine, float steep, int group, int w, int lane, int turn) {
   if constexpr (C::WARPS == 1) return mine;
   const uint32_t place = base + C::PARTIAL + (group * 2 + turn) * C::WARPS * kPartialBytes;
   if (lane == 0) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ StagePartial Exchange(uint32_t base, const StageParti
   unsigned tie = 0;
 #pragma unroll
   for (int i = 0; i < C::WARPS; ++i) {
-    p.sum += __uint_as_float(x[i].y) * Exp2((__uint_as_float(x[i].x) - p.max) * kLog2E);
+    p.sum += __uint_as_float(x[i].y) * Exp2((__uint_as_float(x[i].x) - p.max) * steep);
     if constexpr (C::SMOOTHING) p.z_sum += __uint_as_float(x[i].w);
     tie |= x[i].z & kStageTie;
     p.magnitude = max(p.magnitude, x[i].z & ~kStageTie);
@@ -217,7 +217,7 @@ __device__ __forceinline__ void RunSwept(uint32_t base, const CrossEntropyLaunch
   using T = typename C::T;
   using E = Element<T>;
   constexpr int kElements = kVectorElements<T>;
-  FactorCache<T> factors(a);
+  FactorCache<C> factors(a);
   int turn = 0;
   for (; source.Wait(); turn ^= 1) {
     const StageRow row = LoadStageRow(source.row(0));
@@ -237,12 +237,12 @@ __device__ __forceinline__ void RunSwept(uint32_t base, const CrossEntropyLaunch
     const uint4 element = TargetElement<T>(position, has_target);
     const float z_target = LoadSharedElement<T>(s.data + position * E::kBytes);
     const StagePartial p =
-        Exchange<C>(base, ReduceUnits<C>(s, a, base + C::BEST, row.target, z_target, target_unit, element, lane), group, w, lane, turn);
+        Exchange<C>(base, ReduceUnits<C>(s, a, base + C::BEST, row.target, z_target, target_unit, element, lane), SlopesOf<C>(a).exact, group, w, lane, turn);
     float to_max;
-    const RowSums sums = SumsForGradient<T>(p.sum, p.max, z_target, p.z_sum, &to_max);
+    const RowSums sums = SumsForGradient<T>(p.sum, p.max, z_target, p.z_sum, ScaleOf<C>(a), &to_max);
     const bool finite = IsFiniteRow<C>(sums);
     const Factor& factor = factors.For(row.scale);
-    GradientSweep<T, C::SIGNALS> r(MakeRowGradient(sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size));
+    GradientSweep<T, C::SIGNALS> r(MakeRowGradient(sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a)), SlopesOf<C>(a));
     if (a.grad != nullptr) {
       unsigned char* const grad = a.grad + row.row * a.grad_stride_bytes;
       WriteRow<C>(&r, s, a, grad - s.head * E::kBytes, target_unit, element, lane);

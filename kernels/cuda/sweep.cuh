@@ -27,19 +27,20 @@ __device__ __forceinline__ uint4 ColumnMask(int column, int vocab, int target, b
 template <class T, bool kSignals>
 struct Reduction {
   using E = Element<T>;
+  const ExponentSlopes slopes;
   Exponential<T> exponential;
   float sum0 = 0.f, sum1 = 0.f;  // of the columns other than the target
   uint32_t packed_max = E::kMinusInfinity, packed_min = 0u;  // min starts at 0: only magnitudes matter
   uint32_t max_before = E::kMinusInfinity;                   // packed_max over the columns before the target
   PlainSum<T> z_sum;
 
-  __device__ __forceinline__ Reduction() { exponential.Set(kLowest); }
+  __device__ __forceinline__ explicit Reduction(const ExponentSlopes& s) : slopes(s) { exponential.Set(kLowest, slopes); }
   __device__ __forceinline__ float max() const { return exponential.max; }
   // Of e^(z - max).
   __device__ __forceinline__ float Sum() const { return (sum0 + sum1) * exponential.Unit(); }
   __device__ __forceinline__ void RaiseTo(float higher) {
     Exponential<T> next;
-    next.Set(fmaxf(exponential.max, higher));
+    next.Set(fmaxf(exponential.max, higher), slopes);
     const float f = next.From(exponential);
     sum0 *= f;
     sum1 *= f;
@@ -103,8 +104,8 @@ struct GradientSweep {
   SquareSum<T> squares;       // of the columns other than the target
   float target_square = 0.f;  // apart: tensor cores cut off what they add, and small squares on top of one near 1 would lose 1e-5
 
-  __device__ __forceinline__ explicit GradientSweep(const RowGradient& of) : g(of) {
-    exponential.Set(g.max, kGradientLift);
+  __device__ __forceinline__ GradientSweep(const RowGradient& of, const ExponentSlopes& slopes) : g(of) {
+    exponential.Set(g.max, slopes, kGradientLift);
     scale = g.scale * exponential.Unit();
   }
   // With what the other one works out ready made; of `of`, max, scale and inverse_total are not needed then.

@@ -12,7 +12,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -87,14 +86,23 @@ struct Shape {
   int rows, vocab;
   double ignored, smoothing, z_weight;
   double target;  // of the issue: ratio to the floor, 0 = none
+  double scale = 1, cap = 0;
 };
+
+// "8192 x 128256 cap 30"
+std::string NameOf(const Shape& s, const char* by) {
+  char name[64];
+  std::snprintf(name, sizeof name, "%d%s%d", s.rows, by, s.vocab);
+  std::string all = name;
+  if (s.cap != 0) std::snprintf(name, sizeof name, " cap %g", s.cap), all += name;
+  if (s.scale != 1) std::snprintf(name, sizeof name, " scale %g", s.scale), all += name;
+  return all;
+}
 
 // True if no names are given, or one of them is part of the shape's.
 bool Wanted(const Shape& s, int count, char** names) {
-  char name[64];
-  std::snprintf(name, sizeof name, "%dx%d", s.rows, s.vocab);
   for (int i = 0; i < count; ++i) {
-    if (std::strstr(name, names[i]) != nullptr) return true;
+    if (NameOf(s, "x").find(names[i]) != std::string::npos) return true;
   }
   return count == 0;
 }
@@ -123,6 +131,8 @@ void Run(Bench& b, const Shape& s, int repetitions) {
   args.target_dtype = LG_INT64;
   args.label_smoothing = s.smoothing;
   args.z_loss_weight = s.z_weight;
+  args.logit_scale = s.scale;
+  args.logit_softcap = s.cap;
   args.denominator = static_cast<double>(unmasked);
   args.losses = b.losses;
   args.grad_logits = b.work;
@@ -139,8 +149,8 @@ void Run(Bench& b, const Shape& s, int repetitions) {
   const double floor = 4.0 * static_cast<double>(elements) / b.bandwidth;
   const double own = (2.0 * static_cast<double>(unmasked) + 2.0 * s.rows) * s.vocab / b.bandwidth;
   const double on = Quantile(with, 0.5), off = Quantile(without, 0.5);
-  std::printf("| %d x %d | %2.0f %% | %g | %g | %.4f (%.4f to %.4f) | %.4f | %+.1f %% | %.3f | %.3f | %s |\n", s.rows, s.vocab, 100 * s.ignored, s.smoothing,
-              s.z_weight, on, Quantile(with, 0.1), Quantile(with, 0.9), off, 100 * (on / off - 1), on / floor, on / own,
+  std::printf("| %s | %2.0f %% | %g | %g | %.4f (%.4f to %.4f) | %.4f | %+.1f %% | %.3f | %.3f | %s |\n", NameOf(s, " x ").c_str(),
+              100 * s.ignored, s.smoothing, s.z_weight, on, Quantile(with, 0.1), Quantile(with, 0.9), off, 100 * (on / off - 1), on / floor, on / own,
               s.target == 0 ? "" : (on / floor <= s.target ? "met" : "missed"));
   std::fflush(stdout);
 }
@@ -240,6 +250,9 @@ int main(int argc, char** argv) {
       {32768, 16384, 0, 0, 0, 1.08},     {65536, 4096, 0, 0, 0, 1.15},      {65536, 1024, 0, 0, 0, 1.15},      {65536, 8192, 0, 0, 0, 1.15},
       {131072, 512, 0, 0, 0, 0},         {32768, 12000, 0, 0, 0, 0},        {65536, 4096, 0.25, 0.1, 1e-4, 0}, {65536, 4097, 0, 0, 0, 0},
       {8192, 128256, 0.75, 0, 0, 0},     {8192, 32000, 0.25, 0, 0, 0},      {4096, 256000, 0.25, 0, 0, 0},     {32768, 50304, 0.25, 0, 0, 0},
+      {8192, 32000, 0, 0, 0, 0, 1, 30},  {8192, 128256, 0, 0, 0, 0, 1, 30}, {4096, 256000, 0, 0, 0, 0, 1, 30}, {65536, 4096, 0, 0, 0, 0, 1, 30},
+      {8192, 32000, 0, 0, 0, 0, 0.25},   {8192, 128256, 0, 0, 0, 0, 0.25},  {4096, 256000, 0, 0, 0, 0, 0.25},  {65536, 4096, 0, 0, 0, 0, 0.25},
+      {8192, 128256, 0, 0.1, 0, 0, 1, 30},
   };
   for (const Shape& shape : shapes) {
     if (Wanted(shape, std::max(argc - 2, 0), argv + 2)) Run(b, shape, repetitions);

@@ -1,0 +1,8 @@
+#include "kernels/cuda/entries.h"
+#include "kernels/cuda/stage_entries.cuh"
+
+namespace lossgauge::cuda {
+
+const KernelEntry& ScaledStageEntryBf16(int shape, bool signals, bool smoothing) { return StageEntryOf<__nv_bfloat16, true>(shape, signals, smoothing); }
+
+}  // namespace lossgauge::cuda
