@@ -19,10 +19,10 @@ constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1056, 2080};
 // Longest row, in bytes, for each shape of the ring kernel: with more, too little of the ring is left for the next row (measured), and another CTA joins in.
 constexpr long long kLongestRingRow[kRingShapes] = {144 << 10, 272 << 10, 320 << 10, 696 << 10};
 
-// A scale of 16-bit logits is but another slope of their exponentials, unless it turns the row round or makes exponents overflow.
+// A scale of bf16 logits is but another slope of their exponentials, unless it turns the row round or makes exponents overflow. (So it would be of fp16
+// logits, in as many instances again.)
 bool IsSlope(double scale, int dtype) {
-  constexpr double kLargest[] = {0., 2., 1.};
-  return scale > 1e-6 && scale <= kLargest[dtype];
+  return dtype == 1 && scale > 1e-6 && scale <= 2.;
 }
 ExponentSlopes MakeSlopes(double scale) {
   const double slope = scale * 1.4426950408889634;
@@ -162,12 +162,12 @@ cudaError_t LaunchRows(const DeviceFacts& device, const KernelEntry& entry, cons
 }  // namespace
 
 const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled) {
-  if (scaled) return dtype == 1 ? ScaledRingEntryBf16(shape, signals, smoothing) : ScaledRingEntryFp16(shape, signals, smoothing);
+  if (scaled) return ScaledRingEntryBf16(shape, signals, smoothing);  // of no other dtype: IsSlope
   if (dtype == 1) return RingEntryBf16(shape, signals, smoothing);
   return dtype == 2 ? RingEntryFp16(shape, signals, smoothing) : RingEntryFp32(shape, signals, smoothing);
 }
 const KernelEntry& StageEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled) {
-  if (scaled) return dtype == 1 ? ScaledStageEntryBf16(shape, signals, smoothing) : ScaledStageEntryFp16(shape, signals, smoothing);
+  if (scaled) return ScaledStageEntryBf16(shape, signals, smoothing);
   if (dtype == 1) return StageEntryBf16(shape, signals, smoothing);
   return dtype == 2 ? StageEntryFp16(shape, signals, smoothing) : StageEntryFp32(shape, signals, smoothing);
 }

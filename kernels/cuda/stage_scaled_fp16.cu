@@ -1,8 +1,0 @@
-#include "kernels/cuda/entries.h"
-#include "kernels/cuda/stage_entries.cuh"
-
-namespace lossgauge::cuda {
-
-const KernelEntry& ScaledStageEntryFp16(int shape, bool signals, bool smoothing) { return StageEntryOf<__half, true>(shape, signals, smoothing); }
-
-}  // namespace lossgauge::cuda
