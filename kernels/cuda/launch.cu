@@ -15,7 +15,7 @@ namespace {
 constexpr int kBytesOf[] = {4, 2, 2};
 
 // Most vectors of a packed row, longest swept row in bytes of shared memory, for each shape of the stage kernel.
-constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1056, 2080};
+constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1536, 2080};
 // Longest row, in bytes, for each shape of the ring kernel: with more, too little of the ring is left for the next row (measured), and another CTA joins in.
 constexpr long long kLongestRingRow[kRingShapes] = {144 << 10, 272 << 10, 320 << 10, 696 << 10};
 
@@ -135,7 +135,7 @@ bool PlanStages(const CrossEntropyLaunch& a, int dtype, StagePlan* plan, int* sh
     plan->batch = kFeedRows;
   } else {
     plan->stages = std::min(kMostStages, stages);
-    plan->groups = std::min(plan->groups, plan->stages);
+    plan->groups = std::max(1, std::min(plan->groups, plan->stages - 2));  // two stages are on their way at least
     plan->batch = std::max(1, std::min(32, 32768 / plan->pitch));  // a ticket's latency is hidden behind the batch before it
   }
   return true;

@@ -182,7 +182,7 @@ __device__ __forceinline__ RowGradient MakeRowGradient(const RowSums& r, const F
   float penalty = 0.f;
   if (z_weight != 0.f) penalty = 2.f * z_weight * (static_cast<float>(scale) * r.max + logf(total));
   g.scale = g.inverse_total * (1.f + penalty) * f.value;
-  const float each = smoothing / static_cast<float>(vocab);
+  const float each = smoothing != 0.f ? smoothing / static_cast<float>(vocab) : 0.f;  // a division of 0 takes 50 instructions
   g.offset = smoothing != 0.f ? -each * f.value : 0.f;
   const float rest = r.others * g.inverse_total;
   g.target = (-rest + penalty * (r.target * g.inverse_total) + (smoothing - each)) * f.value;

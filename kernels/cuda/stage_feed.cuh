@@ -134,11 +134,11 @@ struct StageFeed {
     BarrierWait(full(), phase);
     return true;
   }
-  // Of lane 0: place in the book of the stage's first row.
+  // Of lane 0: place in the book of the stage's first row. Not an addition: the compiler takes a dozen instructions to make one out of those of several lanes.
   __device__ __forceinline__ unsigned TakePlace() const {
-    unsigned place = 0;
-    if (lane == 0) asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(place) : "r"(base + C::NEXT), "n"(C::ROWS) : "memory");
-    return place;
+    unsigned stages_before = 0;
+    if (lane == 0) asm volatile("atom.shared.inc.u32 %0, [%1], 0xffffffff;" : "=r"(stages_before) : "r"(base + C::NEXT) : "memory");
+    return stages_before * C::ROWS;
   }
   // The stage has been read for the last time.
   __device__ __forceinline__ void Release(CtaTally* tally) {
@@ -158,7 +158,7 @@ struct StageFeed {
       asm volatile("atom.shared.add.u32 %0, [%1], 1;" : "=r"(done) : "r"(base + C::DONE) : "memory");
       __threadfence_block();
     }
-    if (__shfl_sync(~0u, done, 0) == static_cast<unsigned>(plan.groups) - 1) EndBook<C>(base, LoadShared4(base + C::NEXT), lane);
+    if (__shfl_sync(~0u, done, 0) == static_cast<unsigned>(plan.groups) - 1) EndBook<C>(base, LoadShared4(base + C::NEXT) * C::ROWS, lane);
     BulkWaitAll();
   }
 };

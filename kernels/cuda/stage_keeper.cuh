@@ -2,7 +2,7 @@
 #ifndef LOSSGAUGE_KERNELS_CUDA_STAGE_KEEPER_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_STAGE_KEEPER_CUH_
 
-#include "kernels/cuda/stage_layout.cuh"
+#include "kernels/cuda/stage_tally.cuh"
 
 namespace lossgauge::cuda {
 
@@ -21,7 +21,7 @@ static __device__ __noinline__ bool GradientHasNonfinite(const CrossEntropyLaunc
 
 template <class C>
 static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally, int keeper, int lane) {
-  Word mask_fingerprint = 0, target_fingerprint = 0;
+  KeeperShare share;
   for (unsigned first = keeper * kPartRows;; first += C::KEEPERS * kPartRows) {
     const BookPlace<C> place{base, first + lane};
     BarrierWait(place.full(), place.phase());
@@ -47,16 +47,12 @@ static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyL
       target_mass = sums.target / sums.total();
       if (a.losses != nullptr) a.losses[e.row] = static_cast<float>(l.objective);
       if (a.log_z != nullptr) a.log_z[e.row] = static_cast<float>(l.log_z);
-      if constexpr (C::SIGNALS) {
-        target_fingerprint += lg_target_hash(e.target);
-        mask_fingerprint += lg_position_hash(ReadPosition(a, e.row), e.target);
-      }
     }
     __syncwarp();
-    AddCounts(tally, kUnmaskedTokens, counts, lane);
+    share.counts[kUnmaskedTokens] += counts;
     if constexpr (C::SIGNALS) {
       const float max_abs = ZOf<C>(a, __uint_as_float(e.magnitude));
-      TallyRows(a, tally, {e.row, e.target, e.z_target, max_abs, static_cast<int>(e.column), e.correct}, l, counts, lane);
+      share.AddRow(a, tally, {e.row, e.target, e.z_target, max_abs, static_cast<int>(e.column), e.correct}, l, counts, lane);
       if (a.grad != nullptr) {
         const bool finite = counts && l.finite;
         bool nonfinite = e.nonfinite;
@@ -67,23 +63,15 @@ static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyL
           if (lane == i) nonfinite = found;
         }
         if (doubtful || !finite || nonfinite) squares = 0.f;
-        TallyGradients(tally, static_cast<double>(masses) / kStageMassSteps + static_cast<double>(target_mass), squares, nonfinite, finite, lane);
+        share.AddGradient(static_cast<double>(masses) / kStageMassSteps + static_cast<double>(target_mass), squares, nonfinite, finite);
       }
     } else {
-      TallyObjectives(tally, l, counts, lane);
+      share.AddObjective(tally, l, counts, lane);
     }
     __syncwarp();
     if (__any_sync(~0u, e.row == kEndRow)) break;
   }
-  if constexpr (C::SIGNALS) {
-    mask_fingerprint = WarpSum(mask_fingerprint);
-    target_fingerprint = WarpSum(target_fingerprint);
-    if (lane == 0) {
-      tally->counts[kMaskFingerprint] = mask_fingerprint;
-      tally->counts[kTargetFingerprint] = target_fingerprint;
-    }
-    __syncwarp();
-  }
+  share.template Flush<C::SIGNALS>(tally, lane);
 }
 
 }  // namespace lossgauge::cuda

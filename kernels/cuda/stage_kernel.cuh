@@ -61,8 +61,9 @@ __global__ void __launch_bounds__(kStageThreads, 1) StageKernel(const __grid_con
     EndLoss(a, tallies + warp, nullptr, gridDim.x * C::KEEPERS, lane);
   } else if constexpr (C::FEEDS) {
     rows.Start(tallies);
-    if constexpr (C::kShape.packed) RunPacked<C>(base, a, plan, rows, tallies, lane);
-    else RunSwept<C>(base, a, rows, tallies, 0, 0, lane);
+    if constexpr (!C::kShape.packed) RunSwept<C>(base, a, rows, tallies, 0, 0, lane);
+    else if (plan.whole && plan.vectors == C::LANES * kPackedUnits) RunPacked<C, true>(base, a, plan, rows, tallies, lane);
+    else RunPacked<C, false>(base, a, plan, rows, tallies, lane);
     rows.Finish();
   } else if (worker < 0) {
     rows.Run(tallies);

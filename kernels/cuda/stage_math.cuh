@@ -16,6 +16,12 @@ __device__ __forceinline__ float LoadSharedElement(uint32_t smem) {
   return Element<T>::Get(bits, 0);
 }
 
+template <class T>
+__device__ __forceinline__ void StoreSharedMinusInfinity(uint32_t smem) {
+  if constexpr (Element<T>::kBytes == 4) StoreShared4(smem, Element<T>::kMinusInfinity);
+  else asm volatile("st.shared.u16 [%0], %1;" ::"r"(smem), "h"(static_cast<unsigned short>(Element<T>::kMinusInfinity)) : "memory");
+}
+
 // Where the target is in the lane's vector: all ones over the element at `position` of the row, zeros elsewhere and in lanes that do not hold it.
 template <class T>
 __device__ __forceinline__ uint4 TargetElement(int position, bool mine) {
@@ -40,15 +46,18 @@ template <class T>
 __device__ __forceinline__ RowSums SumsForGradient(float others, float others_max, float z_target, float z_sum, double scale, float* to_max) {
   RowSums r;
   r.max = fmaxf(others_max, z_target);
-  const auto exp_of = [&](float z) {
-    if constexpr (Element<T>::kBytes == 4) return ExpExact(static_cast<double>(z) - static_cast<double>(r.max));
+  // Of the lower of the two. One evaluation without a branch: only one of them is needed.
+  float lower;
+  if constexpr (Element<T>::kBytes == 4) {
+    lower = ExpExact(-fabs(static_cast<double>(z_target) - static_cast<double>(others_max)));
+  } else {
     Exponential<float> e;
     e.Set(0.f, UnscaledSlopes());
-    return e.Of((z - r.max) * static_cast<float>(scale));
-  };
-  *to_max = z_target > others_max ? exp_of(others_max) : 1.f;
+    lower = e.Of(-fabsf(z_target - others_max) * static_cast<float>(scale));
+  }
+  *to_max = z_target > others_max ? lower : 1.f;
   r.others = others * *to_max;
-  r.target = z_target < others_max || z_target != z_target ? exp_of(z_target) : 1.f;
+  r.target = z_target < others_max || z_target != z_target ? lower : 1.f;
   r.z_target = z_target;
   r.z_target_low = 0.f;
   r.z_sum = z_sum;
@@ -129,6 +138,58 @@ __device__ __forceinline__ float TargetSquare(const RowGradient& g, const Factor
   if (g.before_squares != 1.f) t = Element<T>::Round(t * g.before_squares);
   t *= f.restore;
   return t * t;
+}
+
+// As VectorMax and VectorMin, in two instructions of three operands instead of three.
+template <class T>
+__device__ __forceinline__ uint32_t ChainMax(const uint4& q, uint32_t m) {
+  using E = Element<T>;
+  return E::Max2(E::Max2(E::Max2(E::Max2(m, q.x), q.y), q.z), q.w);
+}
+template <class T>
+__device__ __forceinline__ uint32_t ChainMin(const uint4& q, uint32_t m) {
+  using E = Element<T>;
+  return E::Min2(E::Min2(E::Min2(E::Min2(m, q.x), q.y), q.z), q.w);
+}
+
+// As SquareSum, in half of the instructions and in chains of half the length: a vector's four words are A (16 x 16), two of them B. What is on the diagonals
+// is the same.
+template <class T>
+struct StageSquares : SquareSum<T> {
+  __device__ __forceinline__ void Add(const uint4& q) {
+    if constexpr (Element<T>::kPerWord == 2) {
+      Element<T>::Mma(this->d, q.x, q.y, q.z, q.w, q.x, q.z);
+      Element<T>::Mma(this->e, q.x, q.y, q.z, q.w, q.y, q.w);
+    } else {
+      SquareSum<T>::Add(q);
+    }
+  }
+};
+
+// The second sweep of a swept row.
+template <class T, bool kSignals>
+struct StageSweep : GradientSweep<T, kSignals> {
+  StageSquares<T> stage_squares;
+  using GradientSweep<T, kSignals>::GradientSweep;
+  __device__ __forceinline__ void AddSquares(const uint4& o) {
+    if constexpr (kSignals) stage_squares.Add(o);
+  }
+};
+
+// ColumnMask without a target, in half of the instructions.
+template <class T>
+__device__ __forceinline__ uint4 EdgeMask(int column, int vocab, bool valid) {
+  constexpr int kBits = Element<T>::kBytes * 8;
+  const int begin = -column * kBits, end = valid ? (vocab - column) * kBits : 0;
+  uint4 m;
+  uint32_t* const w = &m.x;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    // Of the bits below a place: a shift by 32 leaves none, one by less than 0 does not happen.
+    const auto below = [&](int bit) { return bit >= 32 ? ~0u : (1u << max(bit, 0)) - 1; };
+    w[j] = below(end - 32 * j) & ~below(begin - 32 * j);
+  }
+  return m;
 }
 
 // Shares of squares of each four lanes, in one of them (`holds`).

@@ -25,13 +25,12 @@ __device__ __forceinline__ uint32_t RowMax(uint32_t packed) {
 // those that reach the CTA's largest so far, those with -inf columns, those whose target equals the others' maximum.
 constexpr unsigned kStageTie = 0x80000000u;
 template <class C>
-static __device__ __noinline__ uint2 LookAgainPacked(uint32_t data, int l, int vocab, int target) {
+static __device__ __noinline__ uint2 LookAgainPacked(uint32_t data, int l, int vocab, int target, float z_target) {
   using E = Element<typename C::T>;
-  const float z_target = LoadSharedElement<typename C::T>(data + target * E::kBytes);
   unsigned best = 0, best_column = INT_MAX, tie = 0;
 #pragma unroll 1
   for (int column = l; column < vocab; column += C::LANES) {
-    const float z = LoadSharedElement<typename C::T>(data + column * E::kBytes);
+    const float z = column == target ? z_target : LoadSharedElement<typename C::T>(data + column * E::kBytes);
     const unsigned bits = __float_as_uint(z) & 0x7fffffffu;
     if (column < target && z == z_target) tie = kStageTie;
     if (bits < 0x7f800000u && bits > best) {
@@ -50,10 +49,10 @@ static __device__ __noinline__ uint2 LookAgainPacked(uint32_t data, int l, int v
 }
 
 // The rows' gradients from their exponentials, and their squares.
-template <class C, bool kPlain>
+template <class C, bool kFull, bool kPlain>
 __device__ __forceinline__ void WritePacked(const CrossEntropyLaunch& a, const StagePlan& plan, const float (&e)[kPackedUnits][kVectorElements<typename C::T>],
                                             const RowGradient& g, float scale, float mass_scale, unsigned char* to, bool present, int l, int target_unit,
-                                            const uint4& element, float* mass, SquareSum<typename C::T>* squares) {
+                                            const uint4& element, float* mass, StageSquares<typename C::T>* squares) {
   using T = typename C::T;
   using E = Element<T>;
   constexpr int kElements = kVectorElements<T>;
@@ -75,7 +74,7 @@ __device__ __forceinline__ void WritePacked(const CrossEntropyLaunch& a, const S
       uint4 s = o;
       // An offset stands also where there is no column, and at the target.
       if constexpr (C::SMOOTHING) {
-        s = And(s, ColumnMask<T>(vector * kElements, a.vocab_size, INT_MIN, true));
+        if constexpr (!kFull) s = And(s, ColumnMask<T>(vector * kElements, a.vocab_size, INT_MIN, true));
         if (k == target_unit) s = Cleared(s, element);
       }
       if constexpr (!kPlain) {
@@ -84,8 +83,8 @@ __device__ __forceinline__ void WritePacked(const CrossEntropyLaunch& a, const S
       squares->Add(s);
     }
     if constexpr (!kPlain) o = WithFactor<T>(o, g.after);
-    const bool stores = present && vector < plan.vectors;
-    if (plan.whole) {
+    const bool stores = present && (kFull || vector < plan.vectors);
+    if (kFull || plan.whole) {
       if (stores) *reinterpret_cast<uint4*>(to + k * (C::LANES * 16)) = o;
     } else {
       if (stores) StoreSome<T>(to + k * (C::LANES * 16), o, 0, a.vocab_size - vector * kElements);
@@ -94,7 +93,8 @@ __device__ __forceinline__ void WritePacked(const CrossEntropyLaunch& a, const S
   }
 }
 
-template <class C>
+// kFull: rows fill all vectors that their lanes hold. Nothing is masked then, and no branch is in the way.
+template <class C, bool kFull>
 __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunch& a, const StagePlan& plan, StageFeed<C>& feed, CtaTally* tally, int lane) {
   using T = typename C::T;
   using E = Element<T>;
@@ -107,33 +107,41 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
     unsigned number = feed.TakePlace();
     const bool present = row.row >= 0;
     const uint32_t data = feed.data() + sub * plan.pitch, mine = data + l * 16;
-    uint4 q[kPackedUnits];
-#pragma unroll
-    for (int k = 0; k < kPackedUnits; ++k) q[k] = LoadShared16(l + k * C::LANES < plan.vectors ? mine + k * (C::LANES * 16) : base + C::MINUS);
-    const float z_target = LoadSharedElement<T>(data + row.target * E::kBytes);
-    const int target_vector = row.target / kElements, target_unit = target_vector / C::LANES;
+    const uint32_t target_at = data + row.target * E::kBytes;
+    const float z_target = LoadSharedElement<T>(target_at);
+    const int target_vector = row.target / kElements;
     const bool has_target = target_vector % C::LANES == l;
-    const uint4 element = TargetElement<T>(row.target, has_target);
+    uint4 q[kPackedUnits];
+    const auto load = [&](uint32_t beyond) {
+#pragma unroll
+      for (int k = 0; k < kPackedUnits; ++k) {
+        q[k] = LoadShared16(kFull || l + k * C::LANES < plan.vectors ? mine + k * (C::LANES * 16) : beyond);
+      }
+    };
+    const auto keep = [&](int k) { return EdgeMask<T>((l + k * C::LANES) * kElements, a.vocab_size, true); };
     uint32_t packed_max = E::kMinusInfinity, packed_min = 0u;
     PlainSum<T> plain_sum;
-    if (C::SMOOTHING || !plan.whole) {
+    if constexpr (C::SIGNALS || C::SMOOTHING) {
+      load(base + C::ZERO);
 #pragma unroll
       for (int k = 0; k < kPackedUnits; ++k) {
-        const uint4 keep = ColumnMask<T>((l + k * C::LANES) * kElements, a.vocab_size, INT_MIN, true), zero = And(q[k], keep);
-        if constexpr (C::SMOOTHING) plain_sum.Add(zero);
-        if constexpr (C::SIGNALS) packed_min = VectorMin<T>(zero, packed_min);
-        q[k] = MaskToMinusInfinity<T>(q[k], keep);
-      }
-    } else if constexpr (C::SIGNALS) {
-#pragma unroll
-      for (int k = 0; k < kPackedUnits; ++k) {
-        if (l + k * C::LANES < plan.vectors) packed_min = VectorMin<T>(q[k], packed_min);
+        if constexpr (!kFull) {
+          if (!plan.whole) q[k] = And(q[k], keep(k));
+        }
+        if constexpr (C::SMOOTHING) plain_sum.Add(q[k]);
+        if constexpr (C::SIGNALS) packed_min = ChainMin<T>(q[k], packed_min);
       }
     }
+    // The others are everything but the target: it is taken out where it lies in the stage, which is cheaper than out of registers whose number nobody knows.
+    __syncwarp();  // everybody has z_target
+    if (has_target) StoreSharedMinusInfinity<T>(target_at);
+    load(base + C::MINUS);
 #pragma unroll
     for (int k = 0; k < kPackedUnits; ++k) {
-      if (k == target_unit) q[k] = Without<T>(q[k], element);
-      packed_max = VectorMax<T>(q[k], packed_max);
+      if constexpr (!kFull) {
+        if (!plan.whole) q[k] = MaskToMinusInfinity<T>(q[k], keep(k));
+      }
+      packed_max = ChainMax<T>(q[k], packed_max);
     }
     const float lane_max = WordMax<T>(packed_max);
     const float others_max = fmaxf(WordMax<T>(RowMax<C>(packed_max)), kLowest);
@@ -142,9 +150,12 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
       const float magnitude = fmaxf(fmaxf(lane_max, -WordMin<T>(packed_min)), fabsf(z_target));
       // Equal values count: the lowest position decides, and rows come in any order.
       const bool reaches = (__float_as_uint(magnitude) & 0x7fffffffu) >= LargestSoFar(base + C::BEST);
-      if (__any_sync(~0u, present && (reaches || others_max == z_target))) largest = LookAgainPacked<C>(data, l, a.vocab_size, row.target);
+      if (__any_sync(~0u, present && (reaches || others_max == z_target))) largest = LookAgainPacked<C>(data, l, a.vocab_size, row.target, z_target);
     }
+    AsyncProxyFence();  // the next row must not be loaded to this place before -inf is stored
     feed.Release(tally);
+    const int target_unit = target_vector / C::LANES;
+    const uint4 element = TargetElement<T>(row.target, C::SMOOTHING && has_target);
 
     Exponential<T> exponential;
     const Factor& factor = factors.For(row.scale);
@@ -155,7 +166,7 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
     float sum0 = 0.f, sum1 = 0.f;
 #pragma unroll
     for (int k = 0; k < kPackedUnits; ++k) {
-        const uint32_t* const w = &q[k].x;
+      const uint32_t* const w = &q[k].x;
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         e[k][i] = exponential.Of(E::Get(w[i / E::kPerWord], i % E::kPerWord));
@@ -168,16 +179,16 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
     const float z_sum = C::SMOOTHING ? RowSum<C>(plain_sum.Share(lane)) : 0.f;
     float to_max;
     const RowSums sums = SumsForGradient<T>(others, others_max, z_target, z_sum, ScaleOf<C>(a), &to_max);
-    const RowGradient g = MakeRowGradient(sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a));
+    const RowGradient g = MakeRowGradient(sums, factor, C::SMOOTHING ? a.label_smoothing : 0.f, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a));
     const bool finite = IsFiniteRow<C>(sums);
     float mass[2] = {0.f, 0.f};
-    SquareSum<T> squares;
+    StageSquares<T> squares;
     if (a.grad != nullptr) {
       unsigned char* const grad = a.grad + row.row * a.grad_stride_bytes;
       const float scale = g.scale * unit * to_max, mass_scale = g.inverse_total * unit * to_max;
-      if (__all_sync(~0u, g.plain()))
-        WritePacked<C, true>(a, plan, e, g, scale, mass_scale, grad + l * 16, present, l, target_unit, element, mass, &squares);
-      else WritePacked<C, false>(a, plan, e, g, scale, mass_scale, grad + l * 16, present, l, target_unit, element, mass, &squares);
+      if (__builtin_expect(__all_sync(~0u, g.plain()), 1))
+        WritePacked<C, kFull, true>(a, plan, e, g, scale, mass_scale, grad + l * 16, present, l, target_unit, element, mass, &squares);
+      else WritePacked<C, kFull, false>(a, plan, e, g, scale, mass_scale, grad + l * 16, present, l, target_unit, element, mass, &squares);
       if (present && has_target) StoreTarget<T>(grad, row.target, g);
     }
 

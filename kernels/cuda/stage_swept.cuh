@@ -2,6 +2,8 @@
 #ifndef LOSSGAUGE_KERNELS_CUDA_STAGE_SWEPT_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_STAGE_SWEPT_CUH_
 
+#include <type_traits>
+
 #include "kernels/cuda/stage_packed.cuh"
 
 namespace lossgauge::cuda {
@@ -15,16 +17,22 @@ struct RowUnits {
   bool first_special, last_special;  // the outermost of these units reach beyond the row's columns
 };
 
-// Calls inner(Units<N>, unit) for whole units, N at a time, and edge(unit) for those that reach beyond the row.
+// Calls inner(Units<N>, unit) for whole units, N at a time, and edge(unit) for those that reach beyond the row. One place in the code for each: what a row
+// runs through has to fit the instruction cache.
 template <class C, class Inner, class Edge>
 __device__ __forceinline__ void ForUnits(const RowUnits& s, const Inner& inner, const Edge& edge) {
-  int u = s.begin, end = s.end;
-  if (s.first_special && u < end) edge(u++);
-  const bool last = s.last_special && u < end;
-  end -= last;
-  for (; u + C::BODY <= end; u += C::BODY) inner(Units<C::BODY>(), u);
-  for (; u < end; ++u) inner(Units<1>(), u);
-  if (last) edge(u);
+  const int whole_begin = s.begin + s.first_special, whole_end = s.end - s.last_special;
+#pragma unroll 1
+  for (int u = s.begin; u < s.end;) {
+    if (u >= whole_begin && u + C::BODY <= whole_end) {
+      inner(Units<C::BODY>(), u);
+      u += C::BODY;
+    } else if (u >= whole_begin && u < whole_end) {
+      inner(Units<1>(), u++);
+    } else {
+      edge(u++);
+    }
+  }
 }
 
 // As LookAgainPacked, for a warp's units.
@@ -75,7 +83,7 @@ __device__ __forceinline__ StagePartial ReduceUnits(const RowUnits& s, const Cro
         for (int i = 0; i < N; ++i) q[i] = LoadShared16(mine + (u + i) * kUnitBytes);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          if constexpr (C::SIGNALS) packed_min = VectorMin<T>(q[i], packed_min);
+          if constexpr (C::SIGNALS) packed_min = ChainMin<T>(q[i], packed_min);
           if constexpr (C::SMOOTHING) r.z_sum.Add(q[i]);
         }
         if (InRange(target_unit, u, u + N)) {
@@ -92,8 +100,8 @@ __device__ __forceinline__ StagePartial ReduceUnits(const RowUnits& s, const Cro
         uint4 q[1] = {make_uint4(0u, 0u, 0u, 0u)};
         if (valid) q[0] = LoadShared16(mine + u * kUnitBytes);
         __syncwarp();
-        const uint4 keep = ColumnMask<T>(vector * kElements - s.head, a.vocab_size, INT_MIN, valid), zero = And(q[0], keep);
-        if constexpr (C::SIGNALS) packed_min = VectorMin<T>(zero, packed_min);
+        const uint4 keep = EdgeMask<T>(vector * kElements - s.head, a.vocab_size, valid), zero = And(q[0], keep);
+        if constexpr (C::SIGNALS) packed_min = ChainMin<T>(zero, packed_min);
         if constexpr (C::SMOOTHING) r.z_sum.Add(zero);
         q[0] = MaskToMinusInfinity<T>(q[0], keep);
         if (u == target_unit) q[0] = Without<T>(q[0], element);
@@ -154,32 +162,38 @@ __device__ __forceinline__ StagePartial Exchange(uint32_t base, const StageParti
 }
 
 template <class C>
-__device__ __forceinline__ void WriteRow(GradientSweep<typename C::T, C::SIGNALS>* r, const RowUnits& s, const CrossEntropyLaunch& a, unsigned char* vector0,
+__device__ __forceinline__ void WriteRow(StageSweep<typename C::T, C::SIGNALS>* r, const RowUnits& s, const CrossEntropyLaunch& a, unsigned char* vector0,
                                          int target_unit, const uint4& element, int lane) {
   using T = typename C::T;
   constexpr int kElements = kVectorElements<T>;
   const uint32_t mine = s.data + lane * 16;
   unsigned char* const to = vector0 + lane * 16;
-  const bool plain = r->g.plain();
-  const auto special = [&](int u) {
+  const auto special = [&](auto plain, int u) {
     const int vector = u * kUnitVectors + lane, column = vector * kElements - s.head;
     const bool valid = vector < s.vectors;
     uint4 q = make_uint4(0u, 0u, 0u, 0u);
     if (valid) q = LoadShared16(mine + u * kUnitBytes);
     __syncwarp();
-    const uint4 keep = ColumnMask<T>(column, a.vocab_size, INT_MIN, valid);
+    const uint4 keep = EdgeMask<T>(column, a.vocab_size, valid);
     q = MaskToMinusInfinity<T>(q, keep);
     if (u == target_unit) q = Without<T>(q, element);
-    uint4 o = And(r->Of(q), keep);
-    if (u == target_unit) o = Cleared(o, element);
-    r->AddSquares(o);
-    if (!plain) o = WithFactor<T>(o, r->g.after);
+    uint4 o = r->Of(q);
+    if constexpr (C::SMOOTHING || !plain.value) {  // else it is 0 there
+      o = And(o, keep);
+      if (u == target_unit) o = Cleared(o, element);
+    }
+    if constexpr (plain.value) {
+      r->AddSquares(o);
+    } else {
+      r->AddSquares(r->g.before_squares != 1.f ? BeforeSquares<T>(o, r->g.before_squares) : o);
+      o = WithFactor<T>(o, r->g.after);
+    }
     if (valid) StoreSome<T>(to + u * kUnitBytes, o, -column, a.vocab_size - column);
     __syncwarp();
   };
-  if (!plain) {
+  if (!r->g.plain()) {
 #pragma unroll 1
-    for (int u = s.begin; u < s.end; ++u) special(u);
+    for (int u = s.begin; u < s.end; ++u) special(std::false_type(), u);
     return;
   }
   ForUnits<C>(
@@ -203,12 +217,12 @@ __device__ __forceinline__ void WriteRow(GradientSweep<typename C::T, C::SIGNALS
             if constexpr (C::SMOOTHING) {  // the offset stands at the target, too
               if (u + i == target_unit) o = Cleared(o, element);
             }
-            r->squares.Add(o);
+            r->AddSquares(o);
           }
           *reinterpret_cast<uint4*>(to + (u + i) * kUnitBytes) = o;
         }
       },
-      special);
+      [&](int u) { special(std::true_type(), u); });
 }
 
 // `source` is the group's stages: StageFeed or StageQueue.
@@ -242,7 +256,8 @@ __device__ __forceinline__ void RunSwept(uint32_t base, const CrossEntropyLaunch
     const RowSums sums = SumsForGradient<T>(p.sum, p.max, z_target, p.z_sum, ScaleOf<C>(a), &to_max);
     const bool finite = IsFiniteRow<C>(sums);
     const Factor& factor = factors.For(row.scale);
-    GradientSweep<T, C::SIGNALS> r(MakeRowGradient(sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a)), SlopesOf<C>(a));
+    StageSweep<T, C::SIGNALS> r(
+        MakeRowGradient(sums, factor, C::SMOOTHING ? a.label_smoothing : 0.f, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a)), SlopesOf<C>(a));
     if (a.grad != nullptr) {
       unsigned char* const grad = a.grad + row.row * a.grad_stride_bytes;
       WriteRow<C>(&r, s, a, grad - s.head * E::kBytes, target_unit, element, lane);
@@ -254,7 +269,7 @@ __device__ __forceinline__ void RunSwept(uint32_t base, const CrossEntropyLaunch
     place.WaitUntilEmpty();
     if constexpr (C::SIGNALS) {
       const uint32_t mass = __reduce_add_sync(~0u, MassShare(r.Mass() * r.g.inverse_total));
-      const float squares = WarpSum(r.squares.Share(lane)) * factor.restore * factor.restore;
+      const float squares = WarpSum(r.stage_squares.Share(lane)) * factor.restore * factor.restore;
       if (lane == 0) {
         StoreShared4(place.mass(w), mass);
         StoreShared4(place.share(w), __float_as_uint(squares));
