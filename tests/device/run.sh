@@ -48,8 +48,8 @@ build_all() {
 program() { if [[ $bin ]]; then echo "$bin/$1"; else echo "$build/bin/$1"; fi; }
 sanitized() {  # TOOL PROGRAM FILTER
   local options=()
-  # More barriers than these tools keep track of by themselves: what they say then is wrong.
-  [[ $1 == racecheck || $1 == synccheck ]] && options=(--num-cuda-barriers 65536)
+  # More barriers than these tools keep track of by themselves: what they say then is wrong. Many small launches run out of memory with as many.
+  [[ $1 == racecheck || $1 == synccheck ]] && options=(--num-cuda-barriers "$([[ $2 == *conformance* ]] && echo 65536 || echo 4096)")
   compute-sanitizer --tool "$1" "${options[@]}" --error-exitcode 9 "$2" --gtest_brief=1 --gtest_filter="$3"
 }
 # racecheck does not follow barriers that are partly completed by bytes from another CTA (SFULL in kernels/cuda/ring_layout.cuh): its reports of that kernel
