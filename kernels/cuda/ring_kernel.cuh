@@ -12,7 +12,7 @@ namespace lossgauge::cuda {
 template <class C>
 __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a, CtaTally* tally) {
   if (threadIdx.x == 0) {
-    StoreShared4(base + C::STARTED, 0u);
+    BarrierInit(base + C::STARTED, 1);
     StoreShared4(base + C::NOZEROS, 0u);
     for (int i = 0; i < C::NBUF; ++i) {
       BarrierInit(base + C::FULL + i * 8, 1);
@@ -68,10 +68,13 @@ __global__ void __launch_bounds__(C::THREADS, 1) RingKernel(const __grid_constan
   } else if (warp == 3) {
     if constexpr (C::SIGNALS) {
       // What earlier launches of the step have seen spares the reducers a look.
-      if (lane == 0) *static_cast<volatile unsigned*>(&tally->best_abs) = LargestLogitBefore<C>(a);
+      if (lane == 0) {
+        if constexpr (kForRacecheck) atomicMax(&tally->best_abs, LargestLogitBefore<C>(a));
+        else *static_cast<volatile unsigned*>(&tally->best_abs) = LargestLogitBefore<C>(a);
+      }
     }
     // Once the first row is through: until then, code on its way has to come from memory, too.
-    while (*reinterpret_cast<volatile unsigned*>(shared + C::STARTED) == 0) __nanosleep(100);
+    BarrierWait(base + C::STARTED, 0);
     __syncwarp();
     EndLoss(a, reinterpret_cast<const CtaTally*>(shared + C::ZERO), reinterpret_cast<EndRehearsal*>(shared + C::REHEARSAL), 0, lane);
     if (rank == 0) RunBookkeeper<C>(base, a, tally, grad_tally, lane);

@@ -24,6 +24,7 @@
 //   BOOKFULL[half]   32  at the leader, combiner: a row each
 //   MASSFULL[half]   32 * CL * G (+ bytes)  at the leader, gradient warps: their share of a row's mass
 //   BOOKEMPTY[half]  1   bookkeeper: the half's rows are in its registers
+//   STARTED          1   combiner, once: the first row is through
 // compute-sanitizer's racecheck reports, in clusters, the combiner's reads of partial results against the reducers' stores of them. They are ordered by
 // SFULL: each of the CL * R reducers arrives on it after its store (local ones by a release behind a plain store, remote ones with bytes that the barrier
 // counts), and the combiner reads after the phase is complete. They are overwritten only after SEMPTY, on which the combiner arrives after its reads.
@@ -70,10 +71,10 @@ struct RingConfig {
                             MASS = REHEARSAL + sizeof(EndRehearsal), FULL = MASS + (SIGNALS ? 2 * kBookRows * CL * G * 4 : 0), EMPTY = FULL + NBUF * 8,
                             QFULL = EMPTY + NBUF * 8, PFULL = QFULL + NS * 8, SFULL = PFULL + NS * 8, READY = SFULL + NS * 8, SEMPTY = READY + NS * 8,
                             BOOKFULL = SEMPTY + NS * 8, BOOKEMPTY = BOOKFULL + 16, MASSFULL = BOOKEMPTY + 16,
-                            STARTED = MASSFULL + 16,  // 1 once the first row is through
-                            NOZEROS = STARTED + 4,    // 1 once a warp of the cluster has found no masked row left
+                            STARTED = MASSFULL + 16,
+                            NOZEROS = STARTED + 8,    // 1 once a warp of the cluster has found no masked row left
                             ZEROROW = NOZEROS + 4,    // two: rows that the CTA zeroes together
-                            BYTES = STARTED + 16;
+                            BYTES = ZEROROW + 12;
   static_assert(CL * R <= 32, "one lane of the combiner for each partial result");
   static_assert(BYTES <= 227 * 1024, "shared memory of a CTA");
 };
@@ -169,6 +170,12 @@ __device__ __forceinline__ void ForShare(const RowPart& part, int first, int w, 
 }
 
 __device__ __forceinline__ bool InRange(int u, int begin, int end) { return static_cast<unsigned>(u - begin) < static_cast<unsigned>(end - begin); }
+
+// The hint of CtaTally. As an atomic for racecheck, which then has nothing to say.
+__device__ __forceinline__ unsigned LargestSoFar(const CtaTally* tally) {
+  if constexpr (kForRacecheck) return atomicMax(const_cast<unsigned*>(&tally->best_abs), 0u);
+  return *static_cast<const volatile unsigned*>(&tally->best_abs);
+}
 
 // A position in the ring.
 template <class C>

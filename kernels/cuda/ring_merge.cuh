@@ -139,7 +139,7 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
       const RowGradient g = MakeRowGradient(m.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size, ScaleOf<C>(a));
       StoreConstants<C>(base, q.qs, g, SlopesOf<C>(a), factor.restore, finite);
       BarrierArrive(base + C::READY + q.qs * 8);
-      if (q.rows == 0) StoreShared4(base + C::STARTED, 1u);
+      if (q.rows == 0) BarrierArrive(base + C::STARTED);
     }
     __syncwarp();
     if (rank != 0) {
@@ -155,9 +155,10 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
       StoreShared16(to + 16, __float_as_uint(m.sums.others), __float_as_uint(m.sums.target), __float_as_uint(m.sums.z_sum), finite);
       if constexpr (C::SIGNALS) {
         StoreShared16(to + 32, __float_as_uint(m.max_abs), m.max_abs_column, m.correct, __float_as_uint(m.sums.target / m.sums.total()));
-        if (finite && __float_as_uint(m.max_abs) > tally->best_abs) {
+        if (finite && __float_as_uint(m.max_abs) > (kForRacecheck ? LargestSoFar(tally) : tally->best_abs)) {
           // For reducers to look past smaller magnitudes. Nothing orders it: that they may see it late, or never, costs them a look, nothing else.
-          tally->best_abs = __float_as_uint(m.max_abs);
+          if constexpr (kForRacecheck) atomicMax(&tally->best_abs, __float_as_uint(m.max_abs));
+          else tally->best_abs = __float_as_uint(m.max_abs);
           if constexpr (C::CL > 1 && !kForRacecheck) {
             for (int c = 1; c < C::CL; ++c) StoreRemote4(SharedAddress(&tally->best_abs), c, tally->best_abs);
           }
@@ -171,7 +172,7 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
   BarrierWait(base + C::PFULL + q.qs * 8, q.phase);
   if (lane == 0) {
     BarrierArrive(base + C::READY + q.qs * 8);
-    StoreShared4(base + C::STARTED, 1u);
+    if (q.rows == 0) BarrierArrive(base + C::STARTED);
   }
   if (rank != 0) return;
   // The last half is filled up with entries that are no rows.

@@ -93,7 +93,7 @@ __device__ __forceinline__ void RunReducer(uint32_t base, const CrossEntropyLaun
     if constexpr (C::SIGNALS) {
       abs_word = __reduce_max_sync(~0u, __float_as_uint(r.LargestMagnitude()) & 0x7fffffffu);
       // Equal values count: the lowest position decides, and rows come in any order.
-      found = abs_word >= *static_cast<const volatile unsigned*>(&tally->best_abs);
+      found = abs_word >= LargestSoFar(tally);
       if (found) {
         const uint2 l = FindLargest<C>(row_begin, q.qs, w, lane, a.vocab_size, __uint_as_float(abs_word));
         abs_word = l.x;

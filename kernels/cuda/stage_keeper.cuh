@@ -36,7 +36,7 @@ static __device__ __noinline__ void RunKeeper(uint32_t base, const CrossEntropyL
       for (int i = 0; i < C::kShares; ++i) squares += __uint_as_float(LoadShared4(place.share(i)));
     }
     __syncwarp();
-    if (lane == 0) BarrierArrive(place.empty());
+    ArriveAsWarp(place.empty(), lane);
     const bool counts = e.row >= 0;
     RowLoss l{};
     float target_mass = 0.f;

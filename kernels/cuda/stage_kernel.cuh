@@ -21,8 +21,8 @@ __device__ __forceinline__ void SetUpStages(uint32_t base, const StagePlan& plan
     BarrierInit(base + C::EMPTY + thread * 8, C::WARPS);
   }
   if (thread >= 64 && thread < 64 + kBookParts) {
-    BarrierInit(base + C::BOOKFULL + (thread - 64) * 8, kPartRows / C::ROWS * C::WARPS);
-    BarrierInit(base + C::BOOKEMPTY + (thread - 64) * 8, 1);
+    BarrierInit(base + C::BOOKFULL + (thread - 64) * 8, kPartRows / C::ROWS * C::WARPS * kBookArrivals);
+    BarrierInit(base + C::BOOKEMPTY + (thread - 64) * 8, kBookArrivals);
   }
   BarrierInitFence();
   if (thread == 68) {

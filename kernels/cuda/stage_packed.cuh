@@ -211,7 +211,7 @@ __device__ __forceinline__ void RunPacked(uint32_t base, const CrossEntropyLaunc
       if (holds) StoreShared4(place.share(l / 4), __float_as_uint(square));
     }
     __syncwarp();
-    if (lane == 0) BarrierArrive(place.full());
+    ArriveAsWarp(place.full(), lane);
   }
 }
 

@@ -283,9 +283,9 @@ __device__ __forceinline__ void RunSwept(uint32_t base, const CrossEntropyLaunch
                                        C::SIGNALS ? TargetSquare<T>(r.g, factor) : 0.f, finite, correct, r.g.after != 1.f && r.g.after != 0.f});
         if (C::SIGNALS && finite && magnitude != 0u) RaiseLargest(base + C::BEST, magnitude);
       }
-      BarrierArrive(place.full());
     }
     __syncwarp();
+    ArriveAsWarp(place.full(), lane);
   }
 }
 
