@@ -1,4 +1,4 @@
-// Reading what a launch is told, and writing the zeros that masked rows and padded columns get: used by every kernel of the backend.
+// Reading what a launch is told: used by every kernel of the backend.
 #ifndef LOSSGAUGE_KERNELS_CUDA_LAUNCH_READS_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_LAUNCH_READS_CUH_
 

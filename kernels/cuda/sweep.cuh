@@ -1,4 +1,4 @@
-// The two sweeps over a row's packed vectors, in a thread's registers: what the ring kernel and the plain kernel have in common.
+// The two sweeps over a row's packed vectors, in a thread's registers: what ring, stage and plain kernel have in common.
 // All lanes of a warp call together: sums over packed elements run on the tensor cores.
 #ifndef LOSSGAUGE_KERNELS_CUDA_SWEEP_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_SWEEP_CUH_
