@@ -97,9 +97,12 @@ CudaGauge::~CudaGauge() {
   const ScopedDevice current(device_->facts().ordinal);
   // A graph that is replayed later adds to counters that nobody reads and publishes nothing: what it knows stays, until the process ends.
   const bool captured = captured_.load(std::memory_order_relaxed);
-  if (captured) (void)cudaMemcpy(&state_->publications, &PublisherState::kClosed, sizeof state_->publications, cudaMemcpyHostToDevice);
-  // A publish that is still under way writes to the ring: it must not be unmapped beneath it.
+  // A publish that is still under way writes to the ring, which must not be unmapped beneath it, and counts on in the state, which must not be marked before.
   (void)cudaDeviceSynchronize();
+  if (captured) {
+    (void)cudaMemcpy(&state_->publications, &PublisherState::kClosed, sizeof state_->publications, cudaMemcpyHostToDevice);
+    (void)cudaDeviceSynchronize();  // the copy of a word may return before it is there
+  }
   if (registered_ != nullptr) {
     // The device leaves the cursor one behind.
     auto* const header = static_cast<lg_ring_header*>(registered_);

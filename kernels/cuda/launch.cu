@@ -184,18 +184,14 @@ int RowsCapacity(int shape) {
   return kCapacity[shape];
 }
 
-cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream) {
-  CrossEntropyLaunch a = launch;
-  if (a.count_denominator && a.rows > 0) {
-    const unsigned ctas = static_cast<unsigned>(std::min<long long>((a.rows + 1023) / 1024, device.multiprocessors));
-    CountUnmasked<<<ctas, 256, 0, stream>>>(a);
-    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
-  }
+namespace {
+
+cudaError_t LaunchKernelFor(const DeviceFacts& device, int dtype, CrossEntropyLaunch a, cudaStream_t stream) {
   const bool signals = a.counters != nullptr;
   const bool scaled = a.logit_scale != 1., mapped = a.logit_softcap != 0. || (scaled && !IsSlope(a.logit_scale, dtype));
   if (scaled && !mapped) a.slopes = MakeSlopes(a.logit_scale);
   const long long row_bytes = static_cast<long long>(a.vocab_size) * kBytesOf[dtype];
-  // The choice does not depend on whether a gradient is wanted: the loss has the same bits either way.
+  // The choice does not depend on whether a gradient is wanted, unless that is aligned otherwise than the logits: the loss has the same bits either way.
   // Bulk copies, clusters and 228 KB of shared memory: sm_90, sm_100. sm_120 has the instructions but not the memory.
   const bool has_ring = device.compute_capability >= 90 && device.shared_bytes_per_cta >= 227 * 1024;
   if (has_ring && !mapped && a.rows > 0 && a.rows < (1ll << 31) && SameAlignment(a)) {
@@ -215,6 +211,21 @@ cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const Cross
     if (vectors <= RowsCapacity(shape)) return LaunchRows(device, RowsEntry(dtype, shape, signals), a, stream);
   }
   return LaunchRows(device, RowsEntry(dtype, 0, signals), a, stream);
+}
+
+}  // namespace
+
+cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream) {
+  const bool counts = launch.count_denominator && launch.rows > 0;
+  if (counts) {
+    const unsigned ctas = static_cast<unsigned>(std::min<long long>((launch.rows + 1023) / 1024, device.multiprocessors));
+    CountUnmasked<<<ctas, 256, 0, stream>>>(launch);
+    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  }
+  const cudaError_t error = LaunchKernelFor(device, dtype, launch, stream);
+  // The scratch serves other launches later: nobody else takes back what has been counted.
+  if (error != cudaSuccess && counts) (void)cudaMemsetAsync(&launch.scratch->counted, 0, sizeof launch.scratch->counted, stream);
+  return error;
 }
 
 }  // namespace lossgauge::cuda

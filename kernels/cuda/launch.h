@@ -27,7 +27,7 @@ struct KernelEntry {
   int rows_per_cta;  // plain kernel
 };
 
-// dtype: 0 fp32, 1 bf16, 2 fp16 (LG_FP32, LG_BF16, LG_FP16). scaled: with a logit scale, 16-bit dtypes only.
+// dtype: 0 fp32, 1 bf16, 2 fp16 (LG_FP32, LG_BF16, LG_FP16). scaled: with a logit scale; bf16 only, whatever `dtype` says.
 // Entry of the ring kernel; shapes by rising length of rows: clusters of 1, 2, 2, 4.
 constexpr int kRingShapes = 4;
 const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled);

@@ -58,8 +58,16 @@ static __device__ __noinline__ void AddTally(const CtaTally* tally, DeviceCounte
     if (tally->log_z_max != 0) atomicMax(&counters->log_z_max, tally->log_z_max);
     if (tally->first_nonfinite_row != 0) atomicMax(&counters->first_nonfinite_row, tally->first_nonfinite_row);
   } else if (lane <= kCounts + kSums + 2) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     const bool row = lane == kCounts + kSums + 1;
     AtomicMaxPlace(row ? &counters->worst_row : &counters->worst_logit, &counters->place_lock, row ? tally->worst_row : tally->worst_logit);
+#else
+    // Two lanes of a warp at one lock could wait for each other.
+    if (lane == kCounts + kSums + 1) {
+      AtomicMaxPlace(&counters->worst_row, &counters->place_lock, tally->worst_row);
+      AtomicMaxPlace(&counters->worst_logit, &counters->place_lock, tally->worst_logit);
+    }
+#endif
   }
 }
 static_assert(kCounts + kSums + 2 < 32, "a lane for each word of a tally");

@@ -154,7 +154,6 @@ struct StageQueue {
     if (lane == 0) BarrierArrive(at.empty());
     at.Advance(groups);
   }
-  __device__ __forceinline__ void Finish() const {}
 };
 
 }  // namespace lossgauge::cuda

@@ -33,7 +33,12 @@ constexpr StageShape kStageShape[kStageShapes] = {{true, 4, 1, 4}, {true, 2, 1, 
 constexpr int kFeedRows = 16;  // most rows of a ticket of a group that feeds itself
 // Warps beside the groups', and most groups.
 constexpr int ServiceWarps(const StageShape& s) { return s.keepers + (s.feeds_itself() ? 0 : 1); }
-constexpr int MostGroups(const StageShape& s) { return (kStageThreads / 32 - ServiceWarps(s)) / s.warps; }
+// No more than a part of the book (32 rows) has stages: while its keeper is behind, a group waits at each of them, and one that came round a second time would
+// take the parity of the lap before last for its own.
+constexpr int MostGroups(const StageShape& s) {
+  const int fit = (kStageThreads / 32 - ServiceWarps(s)) / s.warps, stages = 32 / s.rows;
+  return fit < stages ? fit : stages;
+}
 
 }  // namespace lossgauge::cuda
 
