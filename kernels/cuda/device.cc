@@ -19,6 +19,16 @@ ScopedDevice::~ScopedDevice() {
   if (before_ >= 0) (void)cudaSetDevice(before_);
 }
 
+SetUpStream::SetUpStream() {
+  error_ = cudaThreadExchangeStreamCaptureMode(&mode_);
+  if (error_ == cudaSuccess) error_ = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+}
+SetUpStream::~SetUpStream() {
+  if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+  (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+}
+cudaError_t SetUpStream::Finish() { return cudaStreamSynchronize(stream_); }
+
 cudaError_t Device::SetUp(int ordinal) {
   const ScopedDevice current(ordinal);
   facts_.ordinal = ordinal;
@@ -31,13 +41,18 @@ cudaError_t Device::SetUp(int ordinal) {
   if (error != cudaSuccess) return error;
   facts_.compute_capability = 10 * major + minor;
   if (facts_.compute_capability < 80) return cudaErrorNoKernelImageForDevice;
+  SetUpStream stream;
+  if (stream.error() != cudaSuccess) return stream.error();
   constexpr std::size_t bytes = sizeof(LaunchScratch) * (kRounds + kCaptured);
   void* memory = nullptr;
   error = cudaMalloc(&memory, bytes);
   if (error != cudaSuccess) return error;
-  error = cudaMemset(memory, 0, bytes);
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();  // once for a device, at the first call on it
-  if (error != cudaSuccess) return error;
+  error = cudaMemsetAsync(memory, 0, bytes, stream);
+  if (error == cudaSuccess) error = stream.Finish();
+  if (error != cudaSuccess) {
+    (void)cudaFree(memory);
+    return error;
+  }
   scratch_ = static_cast<LaunchScratch*>(memory);
   return cudaSuccess;
 }

@@ -23,6 +23,25 @@ class ScopedDevice {
   int before_ = -1;  // -1 = nothing to restore
 };
 
+// A private stream for setting up, in a thread that may allocate although some stream, of any thread, is being captured in global mode: with the legacy
+// stream and the usual mode, that capture would be lost.
+class SetUpStream {
+ public:
+  SetUpStream();
+  ~SetUpStream();
+  SetUpStream(const SetUpStream&) = delete;
+  SetUpStream& operator=(const SetUpStream&) = delete;
+  // Waits. Once in a device's or a gauge's life, never on the path of a step.
+  cudaError_t Finish();
+  operator cudaStream_t() const { return stream_; }
+  cudaError_t error() const { return error_; }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  cudaStream_t stream_ = nullptr;
+  cudaError_t error_;
+};
+
 // Thread-safe. Never destroyed: CUDA may be gone before static destructors run.
 class Device {
  public:

@@ -46,9 +46,11 @@ int CudaGauge::Create(Gauge* gauge, Device* device, std::unique_ptr<CudaGauge>* 
 }
 
 int CudaGauge::SetUp(Gauge* gauge) {
+  SetUpStream stream;
   const std::size_t counter_bytes = sizeof(DeviceCounters) * static_cast<std::size_t>(block_count_);
-  cudaError_t error = cudaMalloc(reinterpret_cast<void**>(&counters_), counter_bytes);
-  if (error == cudaSuccess) error = cudaMemset(counters_, 0, counter_bytes);
+  cudaError_t error = stream.error();
+  if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&counters_), counter_bytes);
+  if (error == cudaSuccess) error = cudaMemsetAsync(counters_, 0, counter_bytes, stream);
   if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&state_), sizeof(PublisherState));
   if (error != cudaSuccess) return Failed(error, "counters");
 
@@ -57,13 +59,13 @@ int CudaGauge::SetUp(Gauge* gauge) {
   state.publications = gauge->segment()->steps().published();
   state.slot = state.publications % LG_STEP_SLOT_COUNT;
   for (int block = 0; block < block_count_; ++block) state.totals[block] = gauge->totals(block);
-  error = cudaMemcpy(state_, &state, sizeof state, cudaMemcpyHostToDevice);
+  error = cudaMemcpyAsync(state_, &state, sizeof state, cudaMemcpyHostToDevice, stream);
   if (error != cudaSuccess) return Failed(error, "state");
 
   if (gauge->token_bytes() != nullptr) {
     const auto bytes = static_cast<std::size_t>(gauge->vocab_size());
     error = cudaMalloc(reinterpret_cast<void**>(&token_bytes_), bytes);
-    if (error == cudaSuccess) error = cudaMemcpy(token_bytes_, gauge->token_bytes(), bytes, cudaMemcpyHostToDevice);
+    if (error == cudaSuccess) error = cudaMemcpyAsync(token_bytes_, gauge->token_bytes(), bytes, cudaMemcpyHostToDevice, stream);
     if (error != cudaSuccess) return Failed(error, "table of token bytes");
   }
 
@@ -89,19 +91,20 @@ int CudaGauge::SetUp(Gauge* gauge) {
   launch_.block_count = block_count_;
   // The device's global timer keeps the wall clock's epoch; a record needs both clocks.
   launch_.boot_minus_global_ns = BootNs() - WallNs();
-  error = cudaDeviceSynchronize();  // once, when the gauge meets the device
+  error = stream.Finish();
   return error == cudaSuccess ? LG_OK : Failed(error, "set-up");
 }
 
 CudaGauge::~CudaGauge() {
   const ScopedDevice current(device_->facts().ordinal);
+  const SetUpStream stream;
   // A graph that is replayed later adds to counters that nobody reads and publishes nothing: what it knows stays, until the process ends.
   const bool captured = captured_.load(std::memory_order_relaxed);
   // A publish that is still under way writes to the ring, which must not be unmapped beneath it, and counts on in the state, which must not be marked before.
   (void)cudaDeviceSynchronize();
   if (captured) {
-    (void)cudaMemcpy(&state_->publications, &PublisherState::kClosed, sizeof state_->publications, cudaMemcpyHostToDevice);
-    (void)cudaDeviceSynchronize();  // the copy of a word may return before it is there
+    (void)cudaMemcpyAsync(&state_->publications, &PublisherState::kClosed, sizeof state_->publications, cudaMemcpyHostToDevice, stream);
+    (void)cudaStreamSynchronize(stream);  // the copy of a word may return before it is there
   }
   if (registered_ != nullptr) {
     // The device leaves the cursor one behind.

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <lossgauge/lossgauge.h>
 
+#include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "proto/lossgauge/ring/fixed128.h"

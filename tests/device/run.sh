@@ -3,14 +3,14 @@
 #
 #   tests/device/run.sh [--bin DIR] [--log DIR] [STEP...]
 #
-# STEP: build, conformance, repeat, streams, places, ring, killed_writer, observe, bad_input, large, memcheck, racecheck, initcheck, synccheck, bench; or tests,
+# STEP: build, conformance, repeat, streams, places, close, ring, killed_writer, observe, bad_input, large, memcheck, racecheck, initcheck, synccheck, bench; or tests,
 # sanitize, all (default). --bin: binaries built elsewhere and liblossgauge.so.0, in one directory, instead of building here; the conformance suite that
 # racecheck follows (LOSSGAUGE_CUDA_RACECHECK) lies in DIR/racecheck. --log: whole outputs, one file a step (default build/device/log).
 #
 # Building needs nvcc 13, CMake, ninja, GoogleTest and Highway (LOSSGAUGE_DEVICE_DEPS: a prefix where the last two are, if not installed).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-tests=(conformance repeat streams places ring killed_writer observe bad_input large)
+tests=(conformance repeat streams places close ring killed_writer observe bad_input large)
 tools=(memcheck racecheck initcheck synccheck)
 build=build/device bin='' log='' wanted=()
 while (($# > 0)); do
@@ -31,7 +31,7 @@ log=${log:-$build/log}
 mkdir -p "$log" && log=$(cd "$log" && pwd) || exit 1
 export TMPDIR=/dev/shm  # a device can map rings of a memory file system only
 export PATH=$PATH:/usr/local/cuda/bin
-declare -A limit=([build]=3600 [conformance]=600 [repeat]=300 [streams]=300 [places]=60 [ring]=300 [killed_writer]=300 [observe]=60 [bad_input]=60 [large]=120
+declare -A limit=([build]=3600 [conformance]=600 [repeat]=300 [streams]=300 [places]=60 [close]=60 [ring]=300 [killed_writer]=300 [observe]=60 [bad_input]=60 [large]=120
                   [memcheck]=900 [racecheck]=1800 [initcheck]=900 [synccheck]=900 [bench]=900)
 small='Layout.B3*:Numerics.B1*:Signals.*'  # of the conformance suite, for sanitizers
 rows=() failed=0
