@@ -10,9 +10,12 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Folder -> folders of ours that it may include. The longest matching folder counts. Generated headers: "lossgauge/v1", "grpc/health/v1".
+# Folder -> folders of ours that it may include. The longest matching folder counts. Generated headers: "lossgauge/v1",
+# "grpc/health/v1", "tensorboard".
 ALLOWED = {
     'proto/lossgauge/ring': ['proto/lossgauge/ring'],
+    # What event files look like, for who writes and who reads them.
+    'proto/tensorboard': ['proto/tensorboard'],
     'kernels': ['kernels', 'proto/lossgauge/ring'],
     # What the C ABI is: it stands alone, so that it can be installed alone.
     'kernels/include': ['kernels/include'],
@@ -28,8 +31,11 @@ ALLOWED = {
     'server/api': ['server/api', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1'],
     'server/rpc': ['server/rpc', 'server/api', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1', 'grpc/health/v1'],
     'server/web': ['server/web', 'server/api', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1'],
-    # The command line sees the API's messages, and the ring for `dump`.
-    'server/ctl': ['server/ctl', 'server/api', 'proto/lossgauge/ring', 'lossgauge/v1', 'grpc/health/v1'],
+    # Logs of others as points, and the points through the same run book and judge as lossgauged's.
+    'server/replay': ['server/replay', 'server/state', 'server/detect', 'proto/lossgauge/ring', 'proto/tensorboard', 'tensorboard'],
+    # The command line sees the API's messages, the ring for `dump`, event files for `export`, and `replay` with what its results are made of.
+    'server/ctl': ['server/ctl', 'server/api', 'server/replay', 'server/state', 'server/detect', 'proto/lossgauge/ring', 'proto/tensorboard',
+                   'lossgauge/v1', 'grpc/health/v1', 'tensorboard'],
     'server/main': ['server', 'proto/lossgauge/ring', 'lossgauge/v1'],
 }
 # How a header of the C ABI and of the C++ client is named by those who use the installed ones.
@@ -49,7 +55,7 @@ def target_of(root, including, name):
     """The folder of ours that an include stands for; None if it is not ours."""
     if name in ALIASES:
         return ALIASES[name]
-    for generated in ('lossgauge/v1', 'grpc/health/v1'):
+    for generated in ('lossgauge/v1', 'grpc/health/v1', 'tensorboard'):
         if name.startswith(generated + '/'):
             return generated
     for base in (root, including.parent):
@@ -98,6 +104,8 @@ class IncludeDirection(unittest.TestCase):
             ('client/cpp/a.cc', 'kernels/host/b.h'), ('client/cpp/a.cc', 'proto/lossgauge/ring/ring_abi.h'),
             ('proto/lossgauge/ring/a.h', 'server/state/b.h'), ('kernels/include/lossgauge/a.h', 'kernels/host/b.h'),
             ('server/detect/a.cc', 'lossgauge/v1/record.pb.h'), ('server/new_part/a.cc', 'server/state/b.h'),
+            ('server/replay/a.cc', 'server/ingest/b.h'), ('server/detect/a.cc', 'server/replay/b.h'), ('server/replay/a.cc', 'lossgauge/v1/record.pb.h'),
+            ('proto/tensorboard/a.h', 'server/replay/b.h'),
         ]
         for including, included in forbidden:
             with self.subTest(including=including, included=included), tempfile.TemporaryDirectory() as directory:
