@@ -132,7 +132,13 @@ class CudaBackend final : public DeviceBackend {
     return error == cudaSuccess ? LG_OK : Failed(error, function, "launch");
   }
 
+  int LinearCrossEntropy(const lg_linear_cross_entropy_args&, LossPurpose, const char* function) override { return NotYet(function); }
+  int PlanLinear(const lg_linear_cross_entropy_args&, const char* function, lg_linear_plan*) override { return NotYet(function); }
+  int PrepareLinear(const lg_linear_cross_entropy_args&, const char* function) override { return NotYet(function); }
+
  private:
+  static int NotYet(const char* function) { return SetError(LG_UNIMPLEMENTED, "%s: hidden: expected host memory in this version, got a device's", function); }
+
   // Every tensor where the logits are, and aligned to its elements (64-bit targets are read in halves): what a kernel cannot read ends the job's CUDA context.
   int CheckDevices(const lg_cross_entropy_args& args, int ordinal, const char* function) {
     const unsigned bytes = kBytesOf[args.logits_dtype];

@@ -51,6 +51,8 @@ constexpr SumField kSums[] = {
     {&LaunchCounters::log_z_sq_sum, &lg_step_record::log_z_sq_sum},
     {&LaunchCounters::logit_grad_sq_sum, &lg_step_record::logit_grad_sq_sum},
     {&LaunchCounters::probability_mass, &lg_step_record::probability_mass},
+    {&LaunchCounters::hidden_grad_sq_sum, &lg_step_record::hidden_grad_sq_sum},
+    {&LaunchCounters::head_grad_sq_sum, &lg_step_record::head_grad_sq_sum},
 };
 
 // Bits whose unsigned order is the order of the floats; never 0.
@@ -259,6 +261,8 @@ bool CounterBlock::Fold(lg_step_record* record) noexcept {
   if (!has(LG_HAS_LOGITS)) record->log_z_sum = record->log_z_sq_sum = {};
   if (!has(LG_HAS_LOGIT_GRAD)) record->logit_grad_sq_sum = {}, record->nonfinite_grad_rows = 0;
   if (!has(LG_HAS_MASS)) record->probability_mass = {}, record->mass_error_rows = 0;
+  if (!has(LG_HAS_HIDDEN_GRAD)) record->hidden_grad_sq_sum = {};
+  if (!has(LG_HAS_HEAD_GRAD)) record->head_grad_sq_sum = {};
   Zero(bank);
   return any;
 }

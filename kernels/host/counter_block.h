@@ -36,6 +36,8 @@ struct LaunchCounters {
   lg_fixed128 log_z_sq_sum{};
   lg_fixed128 logit_grad_sq_sum{};  // of (g * denominator)^2
   lg_fixed128 probability_mass{};
+  lg_fixed128 hidden_grad_sq_sum{};  // linear path: of (g * denominator)^2, as emitted
+  lg_fixed128 head_grad_sq_sum{};    // may be negative: what a call leaves less what it found
   float log_z_max = 0;  // valid if finite_tokens > 0
   // Places. Ties go to the lowest position, then the lowest column.
   float max_abs_logit = 0;
@@ -95,7 +97,7 @@ class CounterBlock {
     std::atomic<std::uint64_t> present{0};  // by any launch
     std::atomic<std::uint64_t> absent{0};   // by a launch with unmasked tokens
     std::atomic<std::uint64_t> counts[13]{};
-    Sum sums[8];
+    Sum sums[10];
     std::atomic<std::uint64_t> log_z_max{0};        // ordered bits; 0 = none
     std::atomic<std::uint64_t> denominator_min{0};  // complement of the bits of a positive double; 0 = none
     std::atomic<std::uint64_t> denominator_max{0};

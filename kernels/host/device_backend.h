@@ -54,6 +54,12 @@ class DeviceBackend {
   // Of checked arguments with tensors on a device. Return an lg_code; nothing is launched on failure.
   virtual int CrossEntropy(const lg_cross_entropy_args& args, LossPurpose purpose, const char* function) = 0;
   virtual int ScaleGradient(const lg_scale_gradient_args& args) = 0;
+  // Of checked arguments whose logits_dtype is resolved (linear_arguments.h), hidden or weight on a device. purpose: kForward, or kBackward, for which
+  // args.loss has no gauge and no outputs.
+  virtual int LinearCrossEntropy(const lg_linear_cross_entropy_args& args, LossPurpose purpose, const char* function) = 0;
+  // Inputs, targets and workspace may be null. `plan` is written whole, on LG_OK.
+  virtual int PlanLinear(const lg_linear_cross_entropy_args& args, const char* function, lg_linear_plan* plan) = 0;
+  virtual int PrepareLinear(const lg_linear_cross_entropy_args& args, const char* function) = 0;
   // True while `stream` is being captured into a graph.
   virtual bool IsCapturing(void* stream) noexcept = 0;
   // Gives the gauge counters on the stream's device, unless it has some on a device already. Returns an lg_code.

@@ -7,75 +7,18 @@
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/host/error.h"
+#include "kernels/host/read_structure.h"
+#include "kernels/host/tensor_span.h"
 
 namespace lossgauge {
 namespace {
 
-std::int64_t BytesOf(std::int32_t dtype) {
-  switch (dtype) {
-    case LG_FP32:
-    case LG_INT32:
-      return 4;
-    case LG_BF16:
-    case LG_FP16:
-      return 2;
-    default:
-      return 8;
-  }
-}
-
-bool IsLogitsType(std::int32_t dtype) { return dtype == LG_FP32 || dtype == LG_BF16 || dtype == LG_FP16; }
-
-// Bytes from the first to behind the last element of [rows, columns] fit in 63 bits.
-bool Fits(std::int64_t rows, std::int64_t columns, std::int64_t stride, std::int64_t bytes) {
-  std::int64_t span;
-  const std::int64_t magnitude = stride < 0 ? -stride : stride;
-  return stride != INT64_MIN && !__builtin_mul_overflow(rows > 0 ? rows - 1 : 0, magnitude, &span) &&
-         !__builtin_add_overflow(span, columns, &span) && !__builtin_mul_overflow(span, bytes, &span);
-}
-
-struct Span {
-  std::uintptr_t begin, end;
-};
-Span SpanOf(const void* data, std::int64_t rows, std::int64_t columns, std::int64_t stride, std::int64_t bytes) {
-  const auto at = reinterpret_cast<std::uintptr_t>(data);
-  const std::int64_t last = (rows - 1) * stride * bytes;
-  const auto low = at + static_cast<std::uintptr_t>(last < 0 ? last : 0);
-  const auto high = at + static_cast<std::uintptr_t>(last > 0 ? last : 0);
-  return {low, high + static_cast<std::uintptr_t>(columns * bytes)};
-}
-
 // The gradient may lie over the logits exactly, beside them, or between their rows; anything else would overwrite logits not
 // yet read.
 bool OverlapsBadly(const lg_cross_entropy_args& args) {
-  if (args.grad_logits == nullptr || args.rows == 0) return false;
-  const std::int64_t bytes = BytesOf(args.logits_dtype);
-  if (args.grad_logits == args.logits) return args.grad_row_stride != args.row_stride;
-  const Span logits = SpanOf(args.logits, args.rows, args.vocab_size, args.row_stride, bytes);
-  const Span grad = SpanOf(args.grad_logits, args.rows, args.columns, args.grad_row_stride, bytes);
-  if (grad.end <= logits.begin || logits.end <= grad.begin) return false;
-  const std::int64_t stride = args.row_stride < 0 ? -args.row_stride : args.row_stride;
-  const std::int64_t grad_stride = args.grad_row_stride < 0 ? -args.grad_row_stride : args.grad_row_stride;
-  if (stride != grad_stride || stride == 0) return true;
-  const std::int64_t pitch = stride * bytes;
-  std::int64_t shift = static_cast<std::int64_t>(grad.begin - logits.begin) % pitch;
-  if (shift < 0) shift += pitch;
-  return shift < args.vocab_size * bytes || shift + args.columns * bytes > pitch;
-}
-
-template <class T>
-int ReadStructure(const T* given, const char* function, std::size_t least, T* full) {
-  if (given == nullptr) return SetError(LG_INVALID_ARGUMENT, "%s: args: expected a structure, got NULL", function);
-  std::size_t size;
-  std::memcpy(&size, given, sizeof size);
-  if (size < least || size > 64 * 1024) {
-    return SetError(LG_INVALID_ARGUMENT,
-                    "%s: args.struct_size: expected %zu to 65536, got %zu; fill args with %s_args_init first", function, least,
-                    size, function);
-  }
-  std::memcpy(full, given, size < sizeof *full ? size : sizeof *full);
-  full->struct_size = sizeof *full;
-  return LG_OK;
+  if (args.grad_logits == args.logits && args.rows != 0) return args.grad_row_stride != args.row_stride;
+  const std::int64_t bytes = BytesOfType(args.logits_dtype);
+  return Overlap({args.logits, args.rows, args.vocab_size, args.row_stride, bytes}, {args.grad_logits, args.rows, args.columns, args.grad_row_stride, bytes});
 }
 
 long long Number(std::int64_t value) { return static_cast<long long>(value); }
@@ -105,7 +48,7 @@ lg_scale_gradient_args DefaultScaleArguments() noexcept {
 
 int ReadArguments(const lg_cross_entropy_args* given, const char* function, lg_cross_entropy_args* args) noexcept {
   *args = DefaultArguments();
-  const int code = ReadStructure(given, function, offsetof(lg_cross_entropy_args, label_smoothing), args);
+  const int code = ReadStructure(given, function, "lg_cross_entropy_args", offsetof(lg_cross_entropy_args, label_smoothing), args);
   if (code != LG_OK) return code;
   if (args->row_stride == 0) args->row_stride = args->columns;
   if (args->grad_row_stride == 0) args->grad_row_stride = args->columns;
@@ -114,7 +57,7 @@ int ReadArguments(const lg_cross_entropy_args* given, const char* function, lg_c
 }
 
 int CheckArguments(const lg_cross_entropy_args& args, const char* function) noexcept {
-  if (!IsLogitsType(args.logits_dtype)) {
+  if (!IsFloatType(args.logits_dtype)) {
     return SetError(LG_INVALID_ARGUMENT, "%s: logits_dtype: expected LG_FP32 (0), LG_BF16 (1) or LG_FP16 (2), got %d", function,
                     args.logits_dtype);
   }
@@ -129,13 +72,13 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
     return SetError(LG_INVALID_ARGUMENT, "%s: vocab_size: expected 1 to columns (%lld), or 0 for all of them, got %lld",
                     function, Number(args.columns), Number(args.vocab_size));
   }
-  const std::int64_t bytes = BytesOf(args.logits_dtype);
-  if (!Fits(args.rows, args.columns, args.row_stride, bytes)) {
+  const std::int64_t bytes = BytesOfType(args.logits_dtype);
+  if (!SpanFits(args.rows, args.columns, args.row_stride, bytes)) {
     return SetError(LG_INVALID_ARGUMENT,
                     "%s: row_stride: expected rows * row_stride within 63 bits of bytes, got %lld rows of %lld", function,
                     Number(args.rows), Number(args.row_stride));
   }
-  if (!Fits(args.rows, 1, args.target_stride, 8)) {
+  if (!SpanFits(args.rows, 1, args.target_stride, 8)) {
     return SetError(LG_INVALID_ARGUMENT,
                     "%s: target_stride: expected rows * target_stride within 63 bits of bytes, got %lld rows of %lld", function,
                     Number(args.rows), Number(args.target_stride));
@@ -177,7 +120,7 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
                     function);
   }
   if (args.grad_logits != nullptr) {
-    if (!Fits(args.rows, args.columns, args.grad_row_stride, bytes) ||
+    if (!SpanFits(args.rows, args.columns, args.grad_row_stride, bytes) ||
         (args.rows > 1 && (args.grad_row_stride < 0 ? -args.grad_row_stride : args.grad_row_stride) < args.columns)) {
       return SetError(LG_INVALID_ARGUMENT,
                       "%s: grad_row_stride: expected at least columns (%lld), so that rows do not overlap, got %lld", function,
@@ -194,7 +137,7 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
     return SetError(LG_INVALID_ARGUMENT, "%s: upstream_stride: expected 0 where upstream is NULL, got %lld", function,
                     Number(args.upstream_stride));
   }
-  if (!Fits(args.rows, 1, args.upstream_stride, 4)) {
+  if (!SpanFits(args.rows, 1, args.upstream_stride, 4)) {
     return SetError(LG_INVALID_ARGUMENT,
                     "%s: upstream_stride: expected rows * upstream_stride within 63 bits of bytes, got %lld", function,
                     Number(args.upstream_stride));
@@ -215,10 +158,10 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
 int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_args* args) noexcept {
   const char* function = "lg_scale_gradient";
   *args = DefaultScaleArguments();
-  const int code = ReadStructure(given, function, offsetof(lg_scale_gradient_args, upstream_stride), args);
+  const int code = ReadStructure(given, function, "lg_scale_gradient_args", offsetof(lg_scale_gradient_args, upstream_stride), args);
   if (code != LG_OK) return code;
   if (args->row_stride == 0) args->row_stride = args->columns;
-  if (!IsLogitsType(args->dtype)) {
+  if (!IsFloatType(args->dtype)) {
     return SetError(LG_INVALID_ARGUMENT, "%s: dtype: expected LG_FP32 (0), LG_BF16 (1) or LG_FP16 (2), got %d", function,
                     args->dtype);
   }
@@ -226,7 +169,7 @@ int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_ar
   if (args->columns < 1) {
     return SetError(LG_INVALID_ARGUMENT, "%s: columns: expected >= 1, got %lld", function, Number(args->columns));
   }
-  if (!Fits(args->rows, args->columns, args->row_stride, BytesOf(args->dtype)) ||
+  if (!SpanFits(args->rows, args->columns, args->row_stride, BytesOfType(args->dtype)) ||
       (args->rows > 1 && (args->row_stride < 0 ? -args->row_stride : args->row_stride) < args->columns)) {
     return SetError(LG_INVALID_ARGUMENT,
                     "%s: row_stride: expected at least columns (%lld), so that rows do not overlap, got %lld", function,
@@ -238,7 +181,7 @@ int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_ar
   if (args->rows > 0 && args->upstream == nullptr) {
     return SetError(LG_INVALID_ARGUMENT, "%s: upstream: expected a scalar or one value a row, got NULL", function);
   }
-  if (!Fits(args->rows, 1, args->upstream_stride, 4)) {
+  if (!SpanFits(args->rows, 1, args->upstream_stride, 4)) {
     return SetError(LG_INVALID_ARGUMENT,
                     "%s: upstream_stride: expected rows * upstream_stride within 63 bits of bytes, got %lld", function,
                     Number(args->upstream_stride));
@@ -248,7 +191,7 @@ int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_ar
 }
 
 cpu::CrossEntropyJob MakeCpuJob(const lg_cross_entropy_args& args) noexcept {
-  const std::int64_t bytes = BytesOf(args.logits_dtype);
+  const std::int64_t bytes = BytesOfType(args.logits_dtype);
   cpu::CrossEntropyJob job;
   job.logits = static_cast<const unsigned char*>(args.logits);
   job.logits_dtype = args.logits_dtype;
@@ -257,7 +200,7 @@ cpu::CrossEntropyJob MakeCpuJob(const lg_cross_entropy_args& args) noexcept {
   job.row_stride_bytes = args.row_stride * bytes;
   job.targets = static_cast<const unsigned char*>(args.targets);
   job.targets_are_int64 = args.target_dtype == LG_INT64;
-  job.target_stride_bytes = args.target_stride * BytesOf(args.target_dtype);
+  job.target_stride_bytes = args.target_stride * BytesOfType(args.target_dtype);
   job.ignore_index = args.ignore_index;
   job.label_smoothing = args.label_smoothing;
   job.z_loss_weight = args.z_loss_weight;
@@ -282,7 +225,7 @@ cpu::CrossEntropyJob MakeCpuJob(const lg_cross_entropy_args& args) noexcept {
 
 cpu::ScaleJob MakeScaleJob(const lg_scale_gradient_args& args) noexcept {
   return {static_cast<unsigned char*>(args.grad), args.dtype,    args.columns,
-          args.row_stride * BytesOf(args.dtype),  args.upstream, args.upstream_stride};
+          args.row_stride * BytesOfType(args.dtype),  args.upstream, args.upstream_stride};
 }
 
 }  // namespace lossgauge

@@ -269,6 +269,76 @@ LG_API int lg_scale_gradient(const lg_scale_gradient_args* args);
 /* Reads the logits once for their signals: no gradient, no loss output. Same arguments; output pointers must be NULL. */
 LG_API int lg_observe_logits(const lg_cross_entropy_args* args);
 
+/* ---- linear cross-entropy: logits = hidden W^T + bias, never held whole ------------------------------------------------ */
+
+/* The loss head of a model without its logits: the rows are taken in chunks; of each chunk the logits are formed (products summed in fp32, rounded
+ * to logits_dtype), turned into their gradient in place, and multiplied out into the gradients of hidden states and head. Masked rows are left out
+ * before the products. At no time are more logits held than those of one chunk.
+ *
+ *   grad_hidden = G W, grad_weight (+)= G^T hidden, grad_bias (+)= column sums of G,  G = d objective / d logits, [chunk, columns]
+ *
+ * Results do not depend on the chunk size beyond the rounding of fp32 sums; the same chunk size gives the same bits. A row that is not finite is NaN in
+ * grad_hidden and makes grad_weight and grad_bias NaN, as its logits' gradient would.
+ *
+ * Gradient signals: hidden_grad_sq_sum over rows whose upstream is finite and not 0, absent if one's is not. head_grad_sq_sum is of grad_weight as it stands
+ * after the call, less what it was before with `accumulate`: the calls of a step add up to the square of what they leave. Absent with an upstream per
+ * token, or if grad_weight is not finite. */
+typedef struct lg_linear_cross_entropy_args {
+  size_t struct_size;
+  /* hidden [rows, width], unit column stride */
+  const void* hidden;
+  int32_t dtype; /* of hidden, weight, bias and grad_hidden: LG_FP32, LG_BF16, LG_FP16 */
+  int32_t logits_dtype; /* of a chunk of logits; -1 = LG_FP32 on the CPU, `dtype` on a device; else `dtype` or LG_FP32 */
+  int64_t rows, width; /* >= 0, >= 1 */
+  int64_t hidden_stride; /* elements between rows, at least width; 0 = width. The same holds for the other three */
+  /* weight [columns, width], unit column stride. Rows from loss.vocab_size on are padding: not read, gradient 0 */
+  const void* weight;
+  int64_t columns; /* >= 1 */
+  int64_t weight_stride;
+  const void* bias; /* [columns]; NULL = none */
+  /* gradients; each may be NULL = not wanted, not computed */
+  void* grad_hidden; /* [rows, width], `dtype`; 0 at masked rows. Not hidden itself */
+  int64_t grad_hidden_stride;
+  void* grad_weight; /* [columns, width], head_grad_dtype; summed over the chunks in fp32 whatever its dtype */
+  int64_t grad_weight_stride;
+  void* grad_bias; /* [columns], head_grad_dtype; needs bias */
+  int32_t head_grad_dtype; /* LG_FP32 (default) or `dtype` */
+  int32_t accumulate; /* 1: grad_weight and grad_bias are added to; 0 (default): overwritten */
+  /* memory */
+  int64_t chunk_rows; /* rows whose logits are held at once; 0 = as memory_budget allows */
+  int64_t memory_budget; /* bytes for chunk and workspace together; 0 = a default that keeps the products at full speed; refused if chunk_rows (or
+                            one row) does not fit */
+  void* workspace; /* on the tensors' device, 256-byte aligned, for this call alone until the stream has passed it; NULL = the library's own */
+  int64_t workspace_bytes; /* of `workspace`; see lg_linear_cross_entropy_plan */
+  int64_t most_unmasked_rows; /* what the caller knows without asking the device; rows beyond it would make loss and losses NaN; -1 = not known. The CPU
+                                 counts for itself */
+  int32_t head_grad_signal; /* 1: head_grad_sq_sum is wanted even where it takes one more pass over grad_weight; default 0. The CPU always has it */
+  int64_t reserved[8]; /* of members to come, so that `loss` keeps its place; 0 */
+  /* Targets, options, reduction, loss outputs, upstream gradient, telemetry, stream and threads. Its logits, logits_dtype, rows, columns, row_stride,
+   * grad_logits and grad_row_stride are not looked at; vocab_size 0 = columns. */
+  lg_cross_entropy_args loss;
+} lg_linear_cross_entropy_args;
+
+LG_API void lg_linear_cross_entropy_args_init(lg_linear_cross_entropy_args* args);
+/* Loss and the wanted gradients in one go. With loss.reduction LG_NONE, upstream is per token as in lg_cross_entropy. */
+LG_API int lg_linear_cross_entropy(const lg_linear_cross_entropy_args* args);
+/* Second pass for callers that could not take gradients at the loss: forms the logits again and computes the wanted gradients with loss.upstream, adding
+ * nothing to the gauge and writing no loss. */
+LG_API int lg_linear_cross_entropy_backward(const lg_linear_cross_entropy_args* args);
+
+typedef struct lg_linear_plan {
+  size_t struct_size;
+  int64_t chunk_rows, chunks;
+  int64_t workspace_bytes; /* all memory that the call takes beyond the tensors of its arguments, the chunk's logits included */
+  int64_t logits_bytes; /* of one chunk */
+} lg_linear_plan;
+/* What a call with these arguments takes, on the device that holds hidden (weight, if that is NULL) or else on the CPU. Computes nothing; no pointer is
+ * followed, and those of inputs and workspace may be NULL; of a gradient it says whether it is wanted. */
+LG_API int lg_linear_cross_entropy_plan(const lg_linear_cross_entropy_args* args, lg_linear_plan* plan);
+/* Optional, once for each shape on a device: takes the workspace and times the product algorithms under load, which blocks for about a second. Without
+ * it the first call takes the library's first choice. Needed before a call is captured into a graph. Nothing of the arguments is written. */
+LG_API int lg_linear_cross_entropy_prepare(const lg_linear_cross_entropy_args* args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,207 @@
+#include "kernels/host/linear_arguments.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+
+#include "kernels/host/error.h"
+#include "kernels/host/loss_arguments.h"
+#include "kernels/host/read_structure.h"
+#include "kernels/host/tensor_span.h"
+
+namespace lossgauge {
+namespace {
+
+using Args = lg_linear_cross_entropy_args;
+
+constexpr std::uintptr_t kWorkspaceAlignment = 256;
+
+long long Number(std::int64_t value) { return static_cast<long long>(value); }
+
+int CheckTypes(const Args& args, const char* function) {
+  if (!IsFloatType(args.dtype)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: dtype: expected LG_FP32 (0), LG_BF16 (1) or LG_FP16 (2), got %d", function, args.dtype);
+  }
+  if (args.logits_dtype != -1 && args.logits_dtype != LG_FP32 && args.logits_dtype != args.dtype) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: logits_dtype: expected -1, LG_FP32 (0) or dtype (%d), got %d", function, args.dtype, args.logits_dtype);
+  }
+  if (args.head_grad_dtype != LG_FP32 && args.head_grad_dtype != args.dtype) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: head_grad_dtype: expected LG_FP32 (0) or dtype (%d), got %d", function, args.dtype, args.head_grad_dtype);
+  }
+  if (args.accumulate != 0 && args.accumulate != 1) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: accumulate: expected 0 or 1, got %d", function, args.accumulate);
+  }
+  if (args.head_grad_signal != 0 && args.head_grad_signal != 1) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: head_grad_signal: expected 0 or 1, got %d", function, args.head_grad_signal);
+  }
+  for (const std::int64_t word : args.reserved) {
+    if (word != 0) return SetError(LG_INVALID_ARGUMENT, "%s: reserved: expected 0, got %lld; this library knows no such member", function, Number(word));
+  }
+  return LG_OK;
+}
+
+// Rows of `width` that lie apart, and their stride.
+int CheckMatrix(const char* function, const char* stride_name, std::int64_t rows, std::int64_t width, std::int64_t stride) {
+  if (stride >= width && SpanFits(rows, width, stride, 8)) return LG_OK;
+  return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected at least width (%lld), or 0 for it, and rows * stride within 63 bits of bytes; got %lld", function,
+                  stride_name, Number(width), Number(stride));
+}
+
+int CheckShapes(const Args& args, const char* function) {
+  if (args.rows < 0) return SetError(LG_INVALID_ARGUMENT, "%s: rows: expected >= 0, got %lld", function, Number(args.rows));
+  if (args.width < 1) return SetError(LG_INVALID_ARGUMENT, "%s: width: expected >= 1, got %lld", function, Number(args.width));
+  if (args.columns < 1) return SetError(LG_INVALID_ARGUMENT, "%s: columns: expected >= 1, got %lld", function, Number(args.columns));
+  int code = CheckMatrix(function, "hidden_stride", args.rows, args.width, args.hidden_stride);
+  if (code == LG_OK) code = CheckMatrix(function, "weight_stride", args.columns, args.width, args.weight_stride);
+  if (code == LG_OK) code = CheckMatrix(function, "grad_hidden_stride", args.rows, args.width, args.grad_hidden_stride);
+  if (code == LG_OK) code = CheckMatrix(function, "grad_weight_stride", args.columns, args.width, args.grad_weight_stride);
+  return code;
+}
+
+int CheckMemory(const Args& args, const char* function) {
+  if (args.chunk_rows < 0) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: chunk_rows: expected >= 1, or 0 for as many as memory_budget allows, got %lld", function, Number(args.chunk_rows));
+  }
+  if (args.memory_budget < 0) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: memory_budget: expected bytes, or 0 for the default, got %lld", function, Number(args.memory_budget));
+  }
+  if (args.workspace_bytes < 0 || (args.workspace == nullptr && args.workspace_bytes != 0)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: workspace_bytes: expected the size of workspace, 0 where that is NULL, got %lld", function,
+                    Number(args.workspace_bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(args.workspace) % kWorkspaceAlignment != 0) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: workspace: expected a pointer aligned to %d bytes, got %p", function, static_cast<int>(kWorkspaceAlignment),
+                    args.workspace);
+  }
+  if (args.most_unmasked_rows < -1) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: most_unmasked_rows: expected >= 0, or -1 for not known, got %lld", function, Number(args.most_unmasked_rows));
+  }
+  return LG_OK;
+}
+
+int CheckPointers(const Args& args, LinearCall call, const char* function) {
+  if (args.rows > 0 && args.hidden == nullptr) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: hidden: expected %lld rows, got NULL", function, Number(args.rows));
+  }
+  if (args.rows > 0 && args.weight == nullptr) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: weight: expected %lld rows, got NULL", function, Number(args.columns));
+  }
+  if (args.grad_bias != nullptr && args.bias == nullptr) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: grad_bias: expected NULL where bias is NULL, got a pointer", function);
+  }
+  if (call == LinearCall::kBackward && !WantsGradient(args)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: grad_hidden, grad_weight, grad_bias: expected where to write a gradient, got NULL for all of them", function);
+  }
+  return LG_OK;
+}
+
+// Everything that is written lies apart from everything else: what a chunk writes, a later chunk would read.
+int CheckOverlaps(const Args& args, const char* function) {
+  const std::int64_t bytes = BytesOfType(args.dtype), head_bytes = BytesOfType(args.head_grad_dtype), rows = args.rows;
+  const lg_cross_entropy_args& loss = args.loss;
+  struct Named {
+    const char* name;
+    TensorSpan span;
+  };
+  const std::int64_t target_bytes = BytesOfType(loss.target_dtype);
+  const Named written[] = {
+      {"grad_hidden", {args.grad_hidden, rows, args.width, args.grad_hidden_stride, bytes}},
+      {"grad_weight", {args.grad_weight, args.columns, args.width, args.grad_weight_stride, head_bytes}},
+      {"grad_bias", {args.grad_bias, 1, args.columns, args.columns, head_bytes}},
+      {"losses", {loss.losses, rows, 1, 1, 4}},
+      {"log_z", {loss.log_z, rows, 1, 1, 4}},
+      {"loss", {loss.loss, 1, 1, 1, 4}},
+      {"workspace", {args.workspace, 1, args.workspace_bytes, args.workspace_bytes, 1}},
+  };
+  const Named read[] = {
+      {"hidden", {args.hidden, rows, args.width, args.hidden_stride, bytes}},
+      {"weight", {args.weight, loss.vocab_size, args.width, args.weight_stride, bytes}},
+      {"bias", {args.bias, 1, loss.vocab_size, loss.vocab_size, bytes}},
+      {"targets", {loss.targets, rows, 1, loss.target_stride, target_bytes}},
+      {"upstream", {loss.upstream, loss.upstream_stride == 0 ? 1 : rows, 1, loss.upstream_stride, 4}},
+      {"grad_scale", {loss.grad_scale, 1, 1, 1, 4}},
+      {"denominator_pointer", {loss.denominator_pointer, 1, 1, 1, 8}},
+      {"positions", {loss.positions, rows, 1, 1, 8}},
+  };
+  const auto refuse = [&](const Named& a, const Named& b) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected memory apart from %s, got an overlap (%p and %p)", function, a.name, b.name, a.span.data, b.span.data);
+  };
+  for (std::size_t i = 0; i < std::size(written); ++i) {
+    for (const Named& other : read) {
+      if (Overlap(written[i].span, other.span)) return refuse(written[i], other);
+    }
+    for (std::size_t j = i + 1; j < std::size(written); ++j) {
+      if (Overlap(written[i].span, written[j].span)) return refuse(written[i], written[j]);
+    }
+  }
+  return LG_OK;
+}
+
+}  // namespace
+
+lg_linear_cross_entropy_args DefaultLinearArguments() noexcept {
+  Args args;
+  std::memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.dtype = LG_FP32;
+  args.logits_dtype = -1;
+  args.head_grad_dtype = LG_FP32;
+  args.most_unmasked_rows = -1;
+  args.loss = DefaultArguments();
+  return args;
+}
+
+int ReadLinearArguments(const Args* given, const char* function, Args* args) noexcept {
+  constexpr std::size_t kLoss = offsetof(Args, loss), kLeastLoss = offsetof(lg_cross_entropy_args, label_smoothing);
+  *args = DefaultLinearArguments();
+  const lg_cross_entropy_args defaults = args->loss;
+  if (const int code = ReadStructure(given, function, "lg_linear_cross_entropy_args", kLoss + kLeastLoss, args); code != LG_OK) return code;
+  // The part of the loss has a size of its own, since it may be of another age than the space it has here.
+  std::size_t whole, part;
+  std::memcpy(&whole, given, sizeof whole);
+  std::memcpy(&part, &args->loss, sizeof part);
+  if (part < kLeastLoss || part > whole - kLoss) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: args.loss.struct_size: expected %zu to %zu, got %zu; fill args with lg_linear_cross_entropy_args_init first",
+                    function, kLeastLoss, whole - kLoss, part);
+  }
+  if (part < sizeof args->loss) {
+    const auto* from = reinterpret_cast<const unsigned char*>(&defaults);
+    std::memcpy(reinterpret_cast<unsigned char*>(&args->loss) + part, from + part, sizeof args->loss - part);
+  }
+  for (std::int64_t* stride : {&args->hidden_stride, &args->weight_stride, &args->grad_hidden_stride, &args->grad_weight_stride}) {
+    if (*stride == 0) *stride = args->width;
+  }
+  lg_cross_entropy_args& loss = args->loss;
+  loss.struct_size = sizeof loss;
+  loss.rows = args->rows;
+  loss.columns = args->columns;
+  if (loss.vocab_size == 0) loss.vocab_size = args->columns;
+  loss.logits = nullptr;
+  loss.grad_logits = nullptr;
+  loss.row_stride = loss.grad_row_stride = 0;
+  loss.logits_dtype = LG_FP32;
+  return LG_OK;
+}
+
+int CheckLinearArguments(const Args& args, LinearCall call, const char* function) noexcept {
+  const bool runs = call == LinearCall::kForward || call == LinearCall::kBackward;
+  int code = CheckTypes(args, function);
+  if (code == LG_OK) code = CheckShapes(args, function);
+  if (code == LG_OK) code = CheckMemory(args, function);
+  if (code == LG_OK && runs) code = CheckPointers(args, call, function);
+  if (code != LG_OK) return code;
+  lg_cross_entropy_args loss = args.loss;
+  loss.logits = &loss;  // there are none to be missed
+  if (!runs && loss.targets == nullptr) loss.targets = &loss;
+  code = CheckArguments(loss, function);
+  if (code == LG_OK && runs) code = CheckOverlaps(args, function);
+  return code;
+}
+
+void ResolveLogitsType(Args* args, std::int32_t otherwise) noexcept {
+  if (args->logits_dtype == -1) args->logits_dtype = otherwise;
+  args->loss.logits_dtype = args->logits_dtype;
+}
+
+}  // namespace lossgauge

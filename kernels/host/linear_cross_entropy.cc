@@ -1,0 +1,109 @@
+// The linear cross-entropy calls of the C ABI: arguments are checked here, all of them, before a byte is written; then the backend runs.
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "kernels/host/device_backend.h"
+#include "kernels/host/error.h"
+#include "kernels/host/gauge.h"
+#include "kernels/host/linear_arguments.h"
+#include "kernels/host/linear_cpu.h"
+#include "kernels/include/lossgauge/lossgauge.h"
+
+namespace lossgauge {
+namespace {
+
+using Args = lg_linear_cross_entropy_args;
+
+// The device that the tensors are on; nullptr = host memory.
+DeviceBackend* BackendOf(const Args& args) {
+  DeviceBackend* backend = FindDeviceBackend();
+  if (backend == nullptr) return nullptr;
+  const void* const places[] = {args.hidden, args.weight, args.grad_weight, args.loss.loss};
+  for (const void* place : places) {
+    if (place != nullptr) return backend->DeviceOf(place) >= 0 ? backend : nullptr;
+  }
+  return nullptr;
+}
+
+int ReadAndCheck(const Args* given, LinearCall call, const char* function, Args* args, DeviceBackend** backend) {
+  if (const int code = ReadLinearArguments(given, function, args); code != LG_OK) return code;
+  if (const int code = CheckLinearArguments(*args, call, function); code != LG_OK) return code;
+  *backend = BackendOf(*args);
+  ResolveLogitsType(args, *backend != nullptr ? args->dtype : static_cast<std::int32_t>(LG_FP32));
+  if (*backend == nullptr && args->loss.stream != nullptr) {
+    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
+  }
+  return LG_OK;
+}
+
+int Run(const Args* given, LossPurpose purpose, const char* function) noexcept {
+  Args args;
+  DeviceBackend* backend = nullptr;
+  const LinearCall call = purpose == LossPurpose::kBackward ? LinearCall::kBackward : LinearCall::kForward;
+  if (const int code = ReadAndCheck(given, call, function, &args, &backend); code != LG_OK) return code;
+  if (args.loss.gauge != nullptr && args.loss.gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "%s: gauge: is closed", function);
+  if (purpose == LossPurpose::kBackward) {
+    args.loss.gauge = nullptr;
+    args.loss.losses = args.loss.log_z = args.loss.loss = nullptr;
+  }
+  if (backend != nullptr) return backend->LinearCrossEntropy(args, purpose, function);
+  try {
+    return RunLinearOnCpu(args, purpose, function);
+  } catch (const std::bad_alloc&) {
+    return SetError(LG_RESOURCE_EXHAUSTED, "%s: no memory for the workspace; lg_linear_cross_entropy_plan tells its size, memory_budget bounds it", function);
+  } catch (const std::exception& error) {
+    return SetError(LG_INTERNAL, "%s: %s", function, error.what());
+  }
+}
+
+int Plan(const Args* given, lg_linear_plan* plan) noexcept {
+  const char* function = "lg_linear_cross_entropy_plan";
+  std::size_t size = 0;
+  if (plan != nullptr) std::memcpy(&size, plan, sizeof size);
+  if (size < sizeof size || size > 64 * 1024) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: plan.struct_size: expected sizeof(lg_linear_plan), got %zu%s", function, size, plan == nullptr ? " (NULL)" : "");
+  }
+  Args args;
+  DeviceBackend* backend = nullptr;
+  if (const int code = ReadAndCheck(given, LinearCall::kPlan, function, &args, &backend); code != LG_OK) return code;
+  lg_linear_plan made{};
+  const int code = backend != nullptr ? backend->PlanLinear(args, function, &made) : PlanLinearOnCpu(args, function, &made);
+  if (code != LG_OK) return code;
+  made.struct_size = size;
+  std::memcpy(plan, &made, size < sizeof made ? size : sizeof made);
+  return LG_OK;
+}
+
+int Prepare(const Args* given) noexcept {
+  const char* function = "lg_linear_cross_entropy_prepare";
+  Args args;
+  DeviceBackend* backend = nullptr;
+  if (const int code = ReadAndCheck(given, LinearCall::kPrepare, function, &args, &backend); code != LG_OK) return code;
+  if (backend != nullptr) return backend->PrepareLinear(args, function);
+  lg_linear_plan plan{};  // nothing to choose and nothing kept on the CPU, but what a call would refuse is refused
+  return PlanLinearOnCpu(args, function, &plan);
+}
+
+}  // namespace
+}  // namespace lossgauge
+
+extern "C" {
+
+void lg_linear_cross_entropy_args_init(lg_linear_cross_entropy_args* args) {
+  if (args != nullptr) *args = lossgauge::DefaultLinearArguments();
+}
+
+int lg_linear_cross_entropy(const lg_linear_cross_entropy_args* args) {
+  return lossgauge::Run(args, lossgauge::LossPurpose::kForward, "lg_linear_cross_entropy");
+}
+
+int lg_linear_cross_entropy_backward(const lg_linear_cross_entropy_args* args) {
+  return lossgauge::Run(args, lossgauge::LossPurpose::kBackward, "lg_linear_cross_entropy_backward");
+}
+
+int lg_linear_cross_entropy_plan(const lg_linear_cross_entropy_args* args, lg_linear_plan* plan) { return lossgauge::Plan(args, plan); }
+
+int lg_linear_cross_entropy_prepare(const lg_linear_cross_entropy_args* args) { return lossgauge::Prepare(args); }
+
+}  // extern "C"
