@@ -1,0 +1,22 @@
+// Tables: comma, semicolon or tab between cells, a header with names, columns in any order, empty cells absent.
+#ifndef LOSSGAUGE_SERVER_REPLAY_CSV_LOG_H_
+#define LOSSGAUGE_SERVER_REPLAY_CSV_LOG_H_
+
+#include <optional>
+#include <string_view>
+
+#include "server/replay/line_reader.h"
+#include "server/replay/point_maker.h"
+
+namespace lossgauge::replay {
+
+inline constexpr std::string_view kShapeCsv = "csv";
+
+// The delimiter if `line` is the header of a table with a loss in it.
+std::optional<char> HeaderDelimiter(std::string_view line);
+
+void ReadCsvLog(char delimiter, LineReader* lines, PointMaker* points, LogReport* report);
+
+}  // namespace lossgauge::replay
+
+#endif  // LOSSGAUGE_SERVER_REPLAY_CSV_LOG_H_

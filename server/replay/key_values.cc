@@ -1,0 +1,137 @@
+#include "server/replay/key_values.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "server/replay/number_text.h"
+
+namespace lossgauge::replay {
+namespace {
+
+bool IsWordByte(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || static_cast<unsigned char>(c) >= 0x80; }
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+std::string_view TrimSpaces(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+struct Key {
+  std::string_view name;
+  std::string_view unit;  // in parentheses behind the name
+};
+
+// The name in the text between two numbers: what stands behind the last separator, without the sign that joins it to its number.
+Key KeyOf(std::string_view between) {
+  Key key;
+  between = TrimSpaces(between);
+  while (!between.empty() && (between.back() == ':' || between.back() == '=' || between.back() == '"' || between.back() == '\'')) {
+    between.remove_suffix(1);
+    between = TrimSpaces(between);
+  }
+  if (!between.empty() && between.back() == ')') {
+    const std::size_t open = between.rfind('(');
+    if (open == std::string_view::npos) return key;
+    key.unit = between.substr(open + 1, between.size() - open - 2);
+    between = TrimSpaces(between.substr(0, open));
+  }
+  std::size_t begin = between.size();
+  while (begin > 0) {
+    const char c = between[begin - 1];
+    const bool is_separator = c == '|' || c == ',' || c == ';' || c == '\t' || c == '(' || c == ')' || c == '[' || c == ']' || c == '{' || c == '}' ||
+                              c == ':' || c == '=' || c == '"' || c == '\'' || c == '>' || c == '<';
+    const bool is_gap = c == ' ' && begin > 1 && between[begin - 2] == ' ';
+    const bool is_dash = c == '-' && begin > 1 && begin < between.size() && between[begin - 2] == ' ' && between[begin] == ' ';
+    if (is_separator || is_gap || is_dash) break;
+    --begin;
+  }
+  key.name = TrimSpaces(between.substr(begin));
+  return key;
+}
+
+// The longest end of a phrase that is a known name: "Train Epoch 3 loss" says loss, "31: INFO step" says step.
+std::string_view KnownEnd(std::string_view phrase) {
+  for (std::string_view rest = phrase; !rest.empty();) {
+    if (LookUpName(NormalName(rest)).meaning != Meaning::kNone) return rest;
+    const std::size_t space = rest.find(' ');
+    if (space == std::string_view::npos) break;
+    rest = TrimSpaces(rest.substr(space));
+  }
+  return phrase;
+}
+
+}  // namespace
+
+std::string_view RankTag(std::string_view line) {
+  line = TrimSpaces(line.substr(0, std::min<std::size_t>(line.size(), 64)));
+  std::size_t digits = 0;
+  while (digits < line.size() && IsDigit(line[digits])) ++digits;
+  if (digits > 0 && digits <= 6 && digits + 1 < line.size() && line[digits] == ':' && line[digits + 1] == ' ') return line.substr(0, digits);
+  for (const std::string_view prefix : {std::string_view("[default"), std::string_view("[rank"), std::string_view("[Rank "), std::string_view("[RANK ")}) {
+    if (!line.starts_with(prefix)) continue;
+    const std::size_t close = line.find(']');
+    if (close == std::string_view::npos || close == prefix.size()) return {};
+    const std::string_view number = line.substr(prefix.size(), close - prefix.size());
+    if (std::all_of(number.begin(), number.end(), IsDigit)) return number;
+  }
+  return {};
+}
+
+bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record) {
+  bool left_out = false;
+  std::size_t begin = 0;  // of the text before the next number
+  for (std::size_t i = 0; i < line.size();) {
+    const char c = line[i];
+    const char before = i == 0 ? ' ' : line[i - 1];
+    const bool may_start = IsDigit(c) || ((c == '-' || c == '+' || c == '.') && i + 1 < line.size() && !IsWordByte(before)) ||
+                           c == 'n' || c == 'N' || c == 'i' || c == 'I';
+    if (!may_start || IsWordByte(before) || before == '.') {
+      ++i;
+      continue;
+    }
+    const auto number = ScanNumber(line.substr(i));
+    if (!number) {
+      ++i;
+      continue;
+    }
+    const std::size_t end = i + number->bytes;
+    std::size_t after = end;
+    while (after < line.size() && (IsWordByte(line[after]) || line[after] == '%')) ++after;
+    const std::string_view suffix = line.substr(end, after - end);
+    // "8b", "3rd", "0x10": names and other things that begin with a digit; a unit is short.
+    const bool is_value = suffix.size() <= 3 && !(suffix.size() == 1 && (suffix[0] == 'x' || suffix[0] == 'X') && line[i] == '0');
+    const Key key = KeyOf(line.substr(begin, i - begin));
+    const bool touches_end = !terminated && after == line.size();
+    if (is_value && !(number->word && key.name.empty())) {
+      std::string_view unit = suffix.empty() ? key.unit : suffix;
+      std::string_view name = KnownEnd(key.name);
+      double value = number->value;
+      if (suffix == "K" || suffix == "k") value *= 1e3;
+      if (suffix == "M") value *= 1e6;
+      // llm.c gives the time of a step as a number of ms without a name.
+      const bool is_nameless_time = name.empty() && suffix.empty() && line.substr(end).starts_with(" ms") && line.substr(0, i).ends_with("| ");
+      // "time 123.45ms" of a step; without a unit it may be of anything.
+      const bool is_time = name == "time" && suffix == "ms";
+      if (is_nameless_time || is_time) {
+        name = "dt";
+        unit = "ms";
+      }
+      // A date's or a counter's other half: "12/500", "2026-08-18", "03:54:59".
+      const bool is_half = name.empty() && !is_nameless_time;
+      if (!is_half && LookUpName(NormalName(name)).meaning != Meaning::kNone) {
+        if (touches_end) {
+          left_out = true;
+        } else {
+          record->Add(name, value, unit);
+        }
+      }
+    }
+    begin = i = std::max(after, i + 1);
+  }
+  return left_out;
+}
+
+}  // namespace lossgauge::replay
