@@ -143,6 +143,8 @@ constexpr std::array<MetricSpec, kMetricCount> kCatalogue = {{
     {Metric::kBaselineResets, kC, Life::kProcess, "lossgauge_baseline_resets_total", "resets", "", "Detector states that could not be restored: those detectors started warming again."},
     {Metric::kStateWriteErrors, kC, Life::kProcess, "lossgauge_state_write_errors_total", "errors", "", "Writes of the state directory that failed."},
     {Metric::kStateBytes, kG, Life::kProcess, "lossgauge_state_bytes", "bytes", "", "Size of state and history."},
+    {Metric::kHistoryThinned, kC, Life::kProcess, "lossgauge_history_steps_thinned_total", "steps", "", "Steps of the history that became part of a row with mean, minimum and maximum."},
+    {Metric::kHistoryDropped, kC, Life::kProcess, "lossgauge_history_steps_dropped_total", "steps", "reason", "Steps that left the history: too old, beyond its size, damaged, or never written because the store could not write."},
     {Metric::kScrapes, kC, Life::kProcess, "lossgauge_scrapes_total", "scrapes", "", "Pages rendered before this one."},
     {Metric::kScrapeSeconds, kC, Life::kProcess, "lossgauge_scrape_seconds_total", "s", "", "Time spent rendering pages before this one."},
     {Metric::kScrapeBytes, kG, Life::kProcess, "lossgauge_scrape_bytes", "bytes", "", "Size of the page before this one."},

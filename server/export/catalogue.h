@@ -46,7 +46,8 @@ enum class Metric {
   kProducerUp, kProducerState, kHeartbeatTime, kEnteredStep, kEnqueuedStep, kPublishedStep,
   // lossgauged itself.
   kBuildInfo, kSnapshotTime, kRuns, kRunsRefused, kRanksNotExported, kNamesRepaired, kRingsAttached, kRingErrors, kDrainCycles, kDrainLag,
-  kDrainBusy, kStepsJoined, kLateRecords, kDuplicateRecords, kAbsurdSteps, kBaselineResets, kStateWriteErrors, kStateBytes, kScrapes, kScrapeSeconds,
+  kDrainBusy, kStepsJoined, kLateRecords, kDuplicateRecords, kAbsurdSteps, kBaselineResets, kStateWriteErrors, kStateBytes,
+  kHistoryThinned, kHistoryDropped, kScrapes, kScrapeSeconds,
   kScrapeBytes, kDuplicatesDropped, kProcessCpu, kProcessRss, kProcessFds, kProcessMaxFds, kProcessThreads, kProcessStart,
   kCount,
 };

@@ -111,6 +111,11 @@ void SnapshotCollectable::AddSelf(FamilyBuilder& page) const {
   page.Add(Metric::kBaselineResets, {}, Count(self.baseline_resets));
   page.Add(Metric::kStateWriteErrors, {}, Count(self.state_write_errors));
   page.Add(Metric::kStateBytes, {}, Count(self.state_bytes));
+  page.Add(Metric::kHistoryThinned, {}, Count(self.history_steps_thinned));
+  page.Add(Metric::kHistoryDropped, {"age"}, Count(self.history_steps_dropped_by_age));
+  page.Add(Metric::kHistoryDropped, {"size"}, Count(self.history_steps_dropped_by_size));
+  page.Add(Metric::kHistoryDropped, {"damaged"}, Count(self.history_steps_damaged));
+  page.Add(Metric::kHistoryDropped, {"unwritten"}, Count(self.history_steps_unwritten));
   page.Add(Metric::kScrapes, {}, Count(context_.scrapes));
   page.Add(Metric::kScrapeSeconds, {}, static_cast<double>(context_.scrape_ns) * 1e-9);
   if (context_.scrapes > 0) page.Add(Metric::kScrapeBytes, {}, Count(context_.last_bytes));

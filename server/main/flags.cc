@@ -52,8 +52,11 @@ ABSL_FLAG(std::int64_t, max_steps, 4096,
 ABSL_FLAG(bool, reclaim, false,
           "Unlink rings whose producer is dead and whose records are all in the state, 5 minutes after the death. Off by default, because "
           "the next producer of the same rank does it too and this process then needs no write permission.");
-ABSL_FLAG(std::int64_t, history_mebibytes, 1024, "Size of the history on disk, MiB; the oldest steps go first. 16 to 1048576.");
-ABSL_FLAG(absl::Duration, history_age, absl::Hours(168), "Steps older than this are dropped from history.");
+ABSL_FLAG(std::int64_t, history_mebibytes, 1024,
+          "Size of the history on disk, MiB. Beyond it the oldest steps are thinned first, and once all are, the oldest dropped. 16 to 1048576.");
+ABSL_FLAG(absl::Duration, history_full, absl::Hours(48),
+          "So long each step is kept as it was; older ones are thinned: 64 steps become one row with mean, minimum and maximum.");
+ABSL_FLAG(absl::Duration, history_age, absl::Hours(720), "Steps older than this are dropped from history, and so is a run without any left.");
 
 namespace lossgauge::main {
 namespace {
@@ -239,6 +242,7 @@ SidecarFlags ParseFlags(int argc, char** argv) {
   flags.max_steps = static_cast<std::size_t>(NumberFlag("max_steps", absl::GetFlag(FLAGS_max_steps), 64, 100'000));
   flags.reclaim = absl::GetFlag(FLAGS_reclaim);
   flags.history_bytes = static_cast<std::uint64_t>(NumberFlag("history_mebibytes", absl::GetFlag(FLAGS_history_mebibytes), 16, 1 << 20)) << 20;
+  flags.history_full_ns = DurationFlag("history_full", absl::GetFlag(FLAGS_history_full), absl::Minutes(1), absl::Hours(24 * 365));
   flags.history_age_ns = DurationFlag("history_age", absl::GetFlag(FLAGS_history_age), absl::Minutes(1), absl::Hours(24 * 365));
   return flags;
 }

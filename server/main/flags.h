@@ -28,6 +28,7 @@ struct SidecarFlags {
   std::size_t max_steps = 0;
   bool reclaim = false;
   std::uint64_t history_bytes = 0;
+  std::int64_t history_full_ns = 0;
   std::int64_t history_age_ns = 0;
 };
 

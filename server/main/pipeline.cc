@@ -76,6 +76,15 @@ void Pipeline::Publish(state::TimeNs now_ns) {
   board_->Publish(book_->BuildSnapshot(now_ns, std::move(self)));
 }
 
+void Pipeline::Prune(state::TimeNs now_ns) {
+  const absl::StatusOr<bool> more = store_->Prune(now_ns);
+  next_prune_ns_ = now_ns + (more.ok() && *more ? options_.prune_more_ns : options_.prune_interval_ns);
+  const std::string error = more.ok() ? "" : std::string(more.status().ToString());
+  if (!more.ok()) ++self_.state_write_errors;
+  if (!more.ok() && error != prune_error_) spdlog::warn("old history can be neither thinned nor dropped: {}", error);
+  prune_error_ = error;
+}
+
 std::int64_t Pipeline::RunCycle() {
   const state::TimeNs begin_ns = clock_->NowNs();
   state::PollResult total;
@@ -102,17 +111,16 @@ std::int64_t Pipeline::RunCycle() {
     may_publish = true;
   }
   if (may_publish) AnswerMailbox();
+  if (now_ns >= next_prune_ns_) Prune(now_ns);
 
   if (now_ns >= next_self_ns_) {
     next_self_ns_ = now_ns + 1'000'000'000;
     self_.state_bytes = store_->bytes();
-    if (now_ns >= next_prune_ns_) {
-      next_prune_ns_ = now_ns + options_.prune_interval_ns;
-      if (const absl::Status status = store_->Prune(now_ns); !status.ok()) {
-        ++self_.state_write_errors;
-        spdlog::warn("old history cannot be dropped: {}", std::string(status.ToString()));
-      }
-    }
+    const state::HistoryCounts counts = store_->history_counts();
+    self_.history_steps_thinned = counts.thinned;
+    self_.history_steps_dropped_by_age = counts.dropped_by_age;
+    self_.history_steps_dropped_by_size = counts.dropped_by_size;
+    self_.history_steps_damaged = counts.dropped_damaged;
     if (may_publish) Publish(now_ns);
   } else if (may_publish && book_->HasNews()) {
     Publish(now_ns);

@@ -28,7 +28,8 @@ struct PipelineOptions {
   // Together with the sleeps below it bounds the delay from a publish to a watcher at 20 ms.
   std::int64_t commit_interval_ns = 15'000'000;
   std::int64_t retry_interval_ns = 1'000'000'000;  // after a failed one
-  std::int64_t prune_interval_ns = std::int64_t{60} * 1'000'000'000;
+  std::int64_t prune_interval_ns = std::int64_t{10} * 1'000'000'000;  // of looking whether history is too old or too large
+  std::int64_t prune_more_ns = 50'000'000;  // while it is: each time costs about 5 ms, which steps then wait
   std::int64_t live_sleep_ns = 4'000'000;         // a producer lives
   std::int64_t idle_sleep_ns = 100'000'000;       // nobody lives
 };
@@ -56,6 +57,7 @@ class Pipeline {
   void HandleMailbox();
   void AnswerMailbox();
   void Publish(state::TimeNs now_ns);
+  void Prune(state::TimeNs now_ns);
 
   const PipelineOptions options_;
   state::Clock* const clock_;
@@ -71,6 +73,7 @@ class Pipeline {
   state::TimeNs next_self_ns_ = 0;
   std::string commit_error_;
   std::uint64_t commit_failures_in_a_row_ = 0;
+  std::string prune_error_;
   bool stopping_now_ = false;  // final drain: no waiting for the commit interval
   state::SelfView self_;
 

@@ -83,6 +83,7 @@ absl::Status Sidecar::Start() {
   state::StoreOptions store_options;
   store_options.directory = flags_.state_dir;
   store_options.max_bytes = flags_.history_bytes;
+  store_options.full_age_ns = flags_.history_full_ns;
   store_options.max_age_ns = flags_.history_age_ns;
   if (!flags_.state_dir.empty()) {
     // Before the database is looked at: what another process is writing must not be taken for damaged.

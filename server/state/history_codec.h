@@ -20,6 +20,10 @@ std::string PeekStepAttempt(std::string_view bytes);
 std::string EncodeIncident(const Incident& incident);
 std::optional<Incident> DecodeIncident(std::string_view bytes);
 
+// Of the producer: run, attempt and rank.
+std::string EncodeEvent(const ProducerEvent& event);
+std::optional<ProducerEvent> DecodeEvent(std::string_view bytes);
+
 std::string EncodeVerdict(const Verdict& verdict);
 std::optional<Verdict> DecodeVerdict(std::string_view bytes);
 

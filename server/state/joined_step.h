@@ -2,6 +2,8 @@
 #ifndef LOSSGAUGE_SERVER_STATE_JOINED_STEP_H_
 #define LOSSGAUGE_SERVER_STATE_JOINED_STEP_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -29,6 +31,19 @@ struct RankSummary {
   std::uint64_t lost_before = 0;
 };
 
+inline constexpr std::size_t kStepValueCount = 16;  // values of a step that may be absent: step_values.h lists them
+
+// What a row of history stands for that was thinned: many steps, whose means stand in the StepSummary itself.
+struct ThinnedSpan {
+  std::uint64_t steps = 0;
+  std::int64_t first_step = 0;
+  std::uint64_t first_sequence = 0;
+  TimeNs first_receive_time_ns = 0;
+  std::uint64_t nonfinite_steps = 0;  // that have a value which is not finite, and is in no mean, minimum or maximum
+  std::array<std::optional<double>, kStepValueCount> min;
+  std::array<std::optional<double>, kStepValueCount> max;
+};
+
 // What is kept of a joined step: in snapshots, in history and on the wire. Absent = not measured.
 // Sums run over one rank of each tensor-parallel group and all micro-batches; losses are ratios of those sums.
 struct StepSummary {
@@ -38,6 +53,7 @@ struct StepSummary {
   TimeNs receive_time_ns = 0;  // of the step's last record
   TimeNs publish_time_ns = 0;  // latest producer wall clock, informative
   std::uint32_t ranks = 0;
+  std::uint64_t interval_steps = 1;  // steps that the values stand for, ending here: RankSample::interval_steps. Not kept in history
   std::vector<std::uint32_t> missing_ranks;  // ranks of this node with has_loss that gave no record within the join timeout
   bool complete = true;
 
@@ -73,6 +89,8 @@ struct StepSummary {
   std::optional<Place> worst_logit;
   std::optional<Place> first_nonfinite_row;
   std::vector<RankSummary> rank_steps;  // by rank
+
+  std::shared_ptr<const ThinnedSpan> thinned;  // null: one step, as it was
 };
 
 // What detectors get: the summary and the ranks' own records. Lives only while the step passes through the pipeline.

@@ -191,6 +191,7 @@ void Run::OnEvent(const std::shared_ptr<ProducerSlot>& slot, ProducerEvent event
   last_activity_ns_ = event.receive_time_ns;
   TotalsOf(slot->info->layout.rank)->records_read += is_new;
   totals_.records_read += is_new;
+  if (is_new) new_events_.push_back(event);
   switch (event.kind) {
     case LG_EVENT_CHECKPOINT:
       if (!last_checkpoint_ || event.step >= last_checkpoint_->step || slot->info->attempt == (Newest() ? Newest()->name() : "")) {
@@ -364,6 +365,7 @@ void Run::UpdateEnd(TimeNs now_ns) {
 
 bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, BookCounters* counters) {
   for (const auto& attempt : attempts_) JoinSteps(attempt.get(), now_ns, out, counters);
+  for (ProducerEvent& event : std::exchange(new_events_, {})) out->events.emplace_back(name_, std::move(event));
   HandOverEnds();
   if (presence_dirty_ || now_ns - last_presence_ns_ >= kPresenceEveryNs) {
     UpdateEnd(now_ns);

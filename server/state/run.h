@@ -127,6 +127,7 @@ class Run {
   bool presence_dirty_ = true;
   TimeNs last_presence_ns_ = 0;
   std::vector<ProducerEvent> ends_;  // END events that wait for the steps before them
+  std::vector<ProducerEvent> new_events_;  // for the history
   std::vector<Incident> incidents_;  // the judge's, as of the last change
   RunJudge::Counters incident_counters_;
 };

@@ -314,6 +314,7 @@ void RunBook::BoundQueue() {
   keep_newest(&queued_.cursors, options_.max_queued_cursors);
   keep_newest(&queued_.forget_cursors, options_.max_queued_cursors);
   keep_newest(&queued_.runs, options_.max_queued_runs);
+  keep_newest(&queued_.events, options_.max_queued_events);
   if (queued_.verdicts.size() > 4096) queued_.verdicts.erase(queued_.verdicts.begin(), queued_.verdicts.end() - 4096);
 }
 
@@ -361,6 +362,7 @@ std::shared_ptr<const Snapshot> RunBook::BuildSnapshot(TimeNs now_ns, SelfView s
   self.absurd_steps = counters_.absurd_steps;
   self.steps_joined = counters_.steps_joined;
   self.baseline_resets = counters_.baseline_resets;
+  self.history_steps_unwritten = history_steps_dropped_;
   snapshot->self = std::move(self);
   has_news_ = false;
   return snapshot;

@@ -28,6 +28,7 @@ struct RunBookOptions {
   std::size_t max_recent_steps = 4096;                                  // per run
   std::size_t recent_steps_bytes = std::size_t{32} << 20;               // over all runs
   std::size_t max_queued_steps = 65'536;                                // waiting for a store that cannot write
+  std::size_t max_queued_events = 65'536;                               // likewise; the oldest go
   std::size_t max_queued_ledger = 1024;                                 // likewise; then a report is refused
   std::size_t max_queued_cursors = 65'536;                              // of dropped runs; the oldest go
   std::size_t max_queued_runs = 256;                                    // rows of dropped runs; the oldest go

@@ -108,6 +108,11 @@ struct SelfView {
   double drain_busy_seconds = 0;  // total
   std::uint64_t state_write_errors = 0;
   std::uint64_t state_bytes = 0;
+  std::uint64_t history_steps_thinned = 0;  // since this process began, as the four below
+  std::uint64_t history_steps_dropped_by_age = 0;
+  std::uint64_t history_steps_dropped_by_size = 0;
+  std::uint64_t history_steps_damaged = 0;
+  std::uint64_t history_steps_unwritten = 0;  // fell out of the queue while the store could not write
   std::uint64_t late_records = 0;  // of steps already joined
   std::uint64_t duplicate_records = 0;  // second record of a rank for the same step of an attempt
   std::uint64_t steps_joined = 0;

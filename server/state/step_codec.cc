@@ -3,20 +3,13 @@
 #include <array>
 
 #include "server/state/byte_codec.h"
+#include "server/state/step_values.h"
 
 namespace lossgauge::state {
 namespace {
 
 constexpr std::uint64_t kVersion = 1;
-
-using OptionalField = std::optional<double> StepSummary::*;
-// Order is part of the format: append only.
-constexpr std::array<OptionalField, 16> kOptionals = {
-    &StepSummary::loss_nats,       &StepSummary::perplexity,      &StepSummary::bits_per_byte,      &StepSummary::grad_norm,
-    &StepSummary::logit_grad_norm, &StepSummary::max_abs_logit,   &StepSummary::log_z_mean_nats,    &StepSummary::log_z_max_nats,
-    &StepSummary::z_loss_nats,     &StepSummary::objective_nats,  &StepSummary::learning_rate,      &StepSummary::reported_loss_nats,
-    &StepSummary::accuracy,        &StepSummary::step_seconds,    &StepSummary::denominator_min,    &StepSummary::denominator_max,
-};
+constexpr std::uint64_t kThinnedVersion = 2;  // a ThinnedSpan follows
 
 using CountField = std::uint64_t StepSummary::*;
 constexpr std::array<CountField, 8> kCounts = {
@@ -30,31 +23,54 @@ constexpr std::array<PlaceField, 3> kPlaces = {&StepSummary::worst_row, &StepSum
 using RankField = std::optional<double> RankSummary::*;
 constexpr std::array<RankField, 3> kRankOptionals = {&RankSummary::loss_nats, &RankSummary::grad_norm, &RankSummary::max_abs_logit};
 
-template <typename T, std::size_t N>
-void PutOptionals(ByteWriter& out, const T& owner, const std::array<std::optional<double> T::*, N>& fields) {
+// A bit for each that is present, then those.
+template <typename Get>
+void PutOptionals(ByteWriter& out, std::size_t count, const Get& get) {
   std::uint64_t present = 0;
-  for (std::size_t i = 0; i < N; ++i) {
-    if (owner.*fields[i]) present |= std::uint64_t{1} << i;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (get(i)) present |= std::uint64_t{1} << i;
   }
   out.U64(present);
-  for (const auto field : fields) {
-    if (owner.*field) out.F64(*(owner.*field));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (get(i)) out.F64(*get(i));
   }
 }
 
-template <typename T, std::size_t N>
-void GetOptionals(ByteReader& in, T& owner, const std::array<std::optional<double> T::*, N>& fields) {
+template <typename Get>
+void GetOptionals(ByteReader& in, std::size_t count, const Get& get) {
   const std::uint64_t present = in.U64();
-  for (std::size_t i = 0; i < N; ++i) {
-    if (present >> i & 1) owner.*fields[i] = in.F64();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (present >> i & 1) get(i) = in.F64();
   }
+}
+
+void PutSpan(ByteWriter& out, const ThinnedSpan& span) {
+  out.U64(span.steps);
+  out.I64(span.first_step);
+  out.U64(span.first_sequence);
+  out.I64(span.first_receive_time_ns);
+  out.U64(span.nonfinite_steps);
+  for (const auto* bound : {&span.min, &span.max}) PutOptionals(out, kStepValueCount, [&](std::size_t i) { return (*bound)[i]; });
+}
+
+std::shared_ptr<const ThinnedSpan> GetSpan(ByteReader& in) {
+  auto span = std::make_shared<ThinnedSpan>();
+  span->steps = in.U64();
+  span->first_step = in.I64();
+  span->first_sequence = in.U64();
+  span->first_receive_time_ns = in.I64();
+  span->nonfinite_steps = in.U64();
+  for (auto* bound : {&span->min, &span->max}) {
+    GetOptionals(in, kStepValueCount, [&](std::size_t i) -> std::optional<double>& { return (*bound)[i]; });
+  }
+  return span;
 }
 
 }  // namespace
 
 std::string EncodeStep(const StepSummary& step) {
   ByteWriter out;
-  out.U64(kVersion);
+  out.U64(step.thinned ? kThinnedVersion : kVersion);
   out.U64(step.sequence);
   out.String(step.attempt);
   out.I64(step.step);
@@ -64,7 +80,7 @@ std::string EncodeStep(const StepSummary& step) {
   out.U64(step.missing_ranks.size());
   for (const auto rank : step.missing_ranks) out.U64(rank);
   out.Bool(step.complete);
-  PutOptionals(out, step, kOptionals);
+  PutOptionals(out, kStepValueCount, [&](std::size_t i) { return step.*kStepValues[i].member; });
   for (const auto field : kCounts) out.U64(step.*field);
   out.Fixed64(step.target_fingerprint);
   out.Fixed64(step.mask_fingerprint);
@@ -80,11 +96,12 @@ std::string EncodeStep(const StepSummary& step) {
   out.U64(step.rank_steps.size());
   for (const auto& rank : step.rank_steps) {
     out.U64(rank.rank);
-    PutOptionals(out, rank, kRankOptionals);
+    PutOptionals(out, kRankOptionals.size(), [&](std::size_t i) { return rank.*kRankOptionals[i]; });
     out.U64(rank.unmasked_tokens);
     out.U64(rank.nonfinite_rows);
     out.U64(rank.lost_before);
   }
+  if (step.thinned) PutSpan(out, *step.thinned);
   return out.Take();
 }
 
@@ -97,7 +114,8 @@ std::string PeekStepAttempt(std::string_view bytes) {
 
 std::optional<StepSummary> DecodeStep(std::string_view bytes) {
   ByteReader in(bytes);
-  if (in.U64() != kVersion) return std::nullopt;
+  const std::uint64_t version = in.U64();
+  if (version != kVersion && version != kThinnedVersion) return std::nullopt;
   StepSummary step;
   step.sequence = in.U64();
   step.attempt = in.String();
@@ -108,7 +126,7 @@ std::optional<StepSummary> DecodeStep(std::string_view bytes) {
   step.missing_ranks.resize(in.Count());
   for (auto& rank : step.missing_ranks) rank = static_cast<std::uint32_t>(in.U64());
   step.complete = in.Bool();
-  GetOptionals(in, step, kOptionals);
+  GetOptionals(in, kStepValueCount, [&](std::size_t i) -> std::optional<double>& { return step.*kStepValues[i].member; });
   for (const auto field : kCounts) step.*field = in.U64();
   step.target_fingerprint = in.Fixed64();
   step.mask_fingerprint = in.Fixed64();
@@ -125,11 +143,12 @@ std::optional<StepSummary> DecodeStep(std::string_view bytes) {
   for (std::size_t i = 0; i < ranks && in.ok(); ++i) {
     RankSummary& rank = step.rank_steps.emplace_back();
     rank.rank = static_cast<std::uint32_t>(in.U64());
-    GetOptionals(in, rank, kRankOptionals);
+    GetOptionals(in, kRankOptionals.size(), [&](std::size_t k) -> std::optional<double>& { return rank.*kRankOptionals[k]; });
     rank.unmasked_tokens = in.U64();
     rank.nonfinite_rows = in.U64();
     rank.lost_before = in.U64();
   }
+  if (version == kThinnedVersion) step.thinned = GetSpan(in);
   if (!in.ok() || !in.at_end()) return std::nullopt;
   return step;
 }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/state/history_codec.h"
+#include "server/state/history_keeper.h"
 #include "server/state/store_read.h"
 #include "server/state/store_schema.h"
 
@@ -19,17 +20,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kPruneBatch = 20'000;
-constexpr int kKeptVerdicts = 10'000;   // per run
-constexpr int kKeptIncidents = 10'000;  // per run, resolved ones
-
 class SqliteStore final : public Store {
  public:
   SqliteStore(Database database, std::string path, std::string note, std::string owned_directory, const StoreOptions& options)
       : database_(std::move(database)), path_(std::move(path)), note_(std::move(note)), owned_directory_(std::move(owned_directory)),
-        options_(options) {}
+        keeper_(std::in_place, database_.get(), options, [this] { return bytes(); }, [this] { run_ids_.clear(); }) {}
   ~SqliteStore() override {
     statements_ = {};
+    keeper_.reset();
     database_.reset();
     if (!owned_directory_.empty()) {
       std::error_code ignored;
@@ -45,26 +43,26 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::optional<RunRow>> LoadRun(const std::string& run) override;
   absl::StatusOr<std::uint64_t> CountLedger(const std::string& run) override;
   absl::StatusOr<std::vector<LedgerEntry>> LoadLedger(const std::string& run) override;
-  absl::Status Prune(TimeNs now_ns) override;
+  absl::StatusOr<bool> Prune(TimeNs now_ns) override { return keeper_->Work(now_ns); }
+  HistoryCounts history_counts() const override { return keeper_->counts(); }
   std::uint64_t bytes() const override;
   std::shared_ptr<HistoryReader> reader() override { return MakeHistoryReader(path_); }
 
  private:
   absl::Status Apply(const Transaction& transaction);
-  absl::Status DropOldRuns(TimeNs before_ns);
   absl::StatusOr<std::int64_t> RunId(const std::string& run);
 
   struct Statements {
-    Statement put_cursor, drop_cursor, add_run, get_run, put_run, put_step, put_incident, put_verdict, put_ledger;
-    Statement prune_age, prune_size, prune_verdicts, prune_incidents, page_count, free_count, page_size;
+    Statement put_cursor, drop_cursor, add_run, get_run, put_run, put_step, put_incident, put_verdict, put_ledger, put_event;
+    Statement page_count, free_count, page_size;
   };
 
   Database database_;
   std::string path_;
   std::string note_;
   std::string owned_directory_;
-  StoreOptions options_;
   Statements statements_;
+  std::optional<HistoryKeeper> keeper_;
   std::unordered_map<std::string, std::int64_t> run_ids_;
 };
 
@@ -81,15 +79,7 @@ absl::Status SqliteStore::Prepare() {
       {&statements_.put_incident, "INSERT OR REPLACE INTO incidents VALUES(?1,?2,?3,?4,?5)"},
       {&statements_.put_verdict, "INSERT INTO verdicts(run_id,data) VALUES(?1,?2)"},
       {&statements_.put_ledger, "INSERT INTO ledger(run_id,action,actor,comment,attempt,time_ns) VALUES(?1,?2,?3,?4,?5,?6)"},
-      // A run's sequences rise with receive time, so its oldest rows are its first: the scan stops at the first young one.
-      {&statements_.prune_age,
-       "DELETE FROM steps WHERE run_id=?1 AND receive_ns<?2 AND sequence<(SELECT min(sequence) FROM steps WHERE run_id=?1)+?3"},
-      {&statements_.prune_size, "DELETE FROM steps WHERE run_id=?1 AND sequence<(SELECT min(sequence) FROM steps WHERE run_id=?1)+?2"},
-      {&statements_.prune_verdicts,
-       "DELETE FROM verdicts WHERE run_id=?1 AND id<=(SELECT id FROM verdicts WHERE run_id=?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"},
-      {&statements_.prune_incidents,
-       "DELETE FROM incidents WHERE run_id=?1 AND open=0 AND onset_ns<=(SELECT onset_ns FROM incidents WHERE run_id=?1 AND open=0 ORDER "
-       "BY onset_ns DESC LIMIT 1 OFFSET ?2)"},
+      {&statements_.put_event, "INSERT INTO events(run_id,receive_ns,data) VALUES(?1,?2,?3)"},
       {&statements_.page_count, "PRAGMA page_count"},
       {&statements_.free_count, "PRAGMA freelist_count"},
       {&statements_.page_size, "PRAGMA page_size"},
@@ -99,7 +89,7 @@ absl::Status SqliteStore::Prepare() {
     if (!prepared.ok()) return prepared.status();
     *statement = *std::move(prepared);
   }
-  return absl::OkStatus();
+  return keeper_->Prepare();
 }
 
 absl::StatusOr<std::int64_t> SqliteStore::RunId(const std::string& run) {
@@ -173,6 +163,12 @@ absl::Status SqliteStore::Apply(const Transaction& transaction) {
                  .Text(5, entry.attempt).Int(6, entry.time_ns).Run();
     if (!s.ok()) return s;
   }
+  for (const auto& [run, event] : transaction.events) {
+    const auto id = RunId(run);
+    if (!id.ok()) return id.status();
+    const std::string data = EncodeEvent(event);
+    if (auto s = statements_.put_event.Int(1, *id).Int(2, event.receive_time_ns).Blob(3, data).Run(); !s.ok()) return s;
+  }
   return absl::OkStatus();
 }
 
@@ -236,26 +232,7 @@ absl::StatusOr<std::vector<RunRow>> SqliteStore::LoadRuns() {
   }
 }
 
-absl::StatusOr<std::vector<LedgerEntry>> SqliteStore::LoadLedger(const std::string& run) {
-  auto statement = Statement::Prepare(
-      database_.get(),
-      "SELECT action,actor,comment,attempt,time_ns FROM ledger WHERE run_id=(SELECT id FROM runs WHERE name=?1) ORDER BY id");
-  if (!statement.ok()) return statement.status();
-  statement->Text(1, run);
-  std::vector<LedgerEntry> entries;
-  for (auto more = statement->Next();; more = statement->Next()) {
-    if (!more.ok()) return more.status();
-    if (!*more) return entries;
-    const std::int64_t action = statement->ColumnInt(0);
-    if (action < 1 || action > 5) continue;
-    LedgerEntry& entry = entries.emplace_back();
-    entry.action = static_cast<Action>(action);
-    entry.actor = statement->ColumnBytes(1);
-    entry.comment = statement->ColumnBytes(2);
-    entry.attempt = statement->ColumnBytes(3);
-    entry.time_ns = statement->ColumnInt(4);
-  }
-}
+absl::StatusOr<std::vector<LedgerEntry>> SqliteStore::LoadLedger(const std::string& run) { return SelectLedger(database_.get(), run); }
 
 std::uint64_t SqliteStore::bytes() const {
   auto& s = const_cast<Statements&>(statements_);
@@ -266,53 +243,6 @@ std::uint64_t SqliteStore::bytes() const {
     return static_cast<std::uint64_t>(value);
   };
   return (read(s.page_count) - read(s.free_count)) * read(s.page_size);
-}
-
-// Runs of which nothing was written since `before_ns` and no step is left, with all that hangs on them.
-absl::Status SqliteStore::DropOldRuns(TimeNs before_ns) {
-  auto old = Statement::Prepare(database_.get(),
-                                "SELECT id FROM runs WHERE updated_ns<?1 AND NOT EXISTS(SELECT 1 FROM steps WHERE run_id=runs.id) LIMIT 1000");
-  if (!old.ok()) return old.status();
-  old->Int(1, before_ns);
-  std::vector<std::int64_t> ids;
-  for (auto more = old->Next();; more = old->Next()) {
-    if (!more.ok()) return more.status();
-    if (!*more) break;
-    ids.push_back(old->ColumnInt(0));
-  }
-  old->Reset();
-  if (ids.empty()) return absl::OkStatus();
-  run_ids_.clear();  // a run that comes back gets a new row
-  for (const char* sql : {"DELETE FROM ledger WHERE run_id=?1", "DELETE FROM verdicts WHERE run_id=?1", "DELETE FROM incidents WHERE run_id=?1",
-                          "DELETE FROM runs WHERE id=?1"}) {
-    auto drop = Statement::Prepare(database_.get(), sql);
-    if (!drop.ok()) return drop.status();
-    for (const std::int64_t id : ids) {
-      if (auto status = drop->Int(1, id).Run(); !status.ok()) return status;
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SqliteStore::Prune(TimeNs now_ns) {
-  auto ids = Statement::Prepare(database_.get(), "SELECT id FROM runs");
-  if (!ids.ok()) return ids.status();
-  std::vector<std::int64_t> runs;
-  for (auto more = ids->Next(); more.ok() && *more; more = ids->Next()) runs.push_back(ids->ColumnInt(0));
-  ids->Reset();
-  if (auto status = Execute(database_.get(), "BEGIN IMMEDIATE"); !status.ok()) return status;
-  absl::Status status;
-  const bool too_big = bytes() > options_.max_bytes;
-  for (const std::int64_t id : runs) {
-    if (status.ok()) status = statements_.prune_age.Int(1, id).Int(2, now_ns - options_.max_age_ns).Int(3, kPruneBatch).Run();
-    if (status.ok() && too_big) status = statements_.prune_size.Int(1, id).Int(2, kPruneBatch).Run();
-    if (status.ok()) status = statements_.prune_verdicts.Int(1, id).Int(2, kKeptVerdicts).Run();
-    if (status.ok()) status = statements_.prune_incidents.Int(1, id).Int(2, kKeptIncidents).Run();
-  }
-  if (status.ok()) status = DropOldRuns(now_ns - options_.max_age_ns);
-  if (status.ok()) return Execute(database_.get(), "COMMIT");
-  if (sqlite3_get_autocommit(database_.get()) == 0) (void)Execute(database_.get(), "ROLLBACK");
-  return status;
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ struct StepQuery {
   std::uint64_t after_sequence = 0;
   int limit = 1000;
   bool newest_first = false;
+  bool thinned = false;  // give rows of thinned steps too (StepSummary::thinned); those that overlap a range of steps count as in it
 };
 
 // One drain cycle's writes.
@@ -54,15 +55,32 @@ struct Transaction {
   std::vector<Incident> incidents;  // inserted or replaced by id
   std::vector<std::pair<std::string, Verdict>> verdicts;  // run, changed verdict
   std::vector<std::pair<std::string, LedgerEntry>> ledger;
+  std::vector<std::pair<std::string, ProducerEvent>> events;
   bool empty() const {
-    return cursors.empty() && forget_cursors.empty() && runs.empty() && steps.empty() && incidents.empty() && verdicts.empty() && ledger.empty();
+    return cursors.empty() && forget_cursors.empty() && runs.empty() && steps.empty() && incidents.empty() && verdicts.empty() && ledger.empty() &&
+           events.empty();
   }
 };
 
 struct StoreOptions {
   std::string directory;  // created 0750 if absent; empty = a temporary directory, removed at the end (nothing survives)
-  std::uint64_t max_bytes = std::uint64_t{1} << 30;  // oldest steps are dropped beyond it
-  std::int64_t max_age_ns = std::int64_t{7} * 86400 * 1'000'000'000;
+  std::uint64_t max_bytes = std::uint64_t{1} << 30;  // beyond it the oldest steps are thinned, and once all are, dropped
+  std::int64_t full_age_ns = std::int64_t{2} * 86400 * 1'000'000'000;  // older steps are thinned
+  std::int64_t max_age_ns = std::int64_t{30} * 86400 * 1'000'000'000;  // older ones are dropped, whatever they are
+};
+
+// Steps that are no longer in the history as they were, since it was opened.
+struct HistoryCounts {
+  std::uint64_t thinned = 0;
+  std::uint64_t dropped_by_age = 0;
+  std::uint64_t dropped_by_size = 0;
+  std::uint64_t dropped_damaged = 0;  // rows that could not be decoded
+};
+
+// A run that the history knows, whether it is on pages or not.
+struct StoredRun {
+  std::string run;
+  TimeNs updated_ns = 0;
 };
 
 class HistoryReader {
@@ -73,6 +91,12 @@ class HistoryReader {
   virtual absl::StatusOr<std::vector<StepSummary>> ReadSteps(const StepQuery& query) = 0;
   virtual absl::StatusOr<std::vector<Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) = 0;
   virtual absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) = 0;  // newest first
+  // Rising ids, each with its event: of the producer, run, attempt and rank are known.
+  virtual absl::StatusOr<std::vector<std::pair<std::int64_t, ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,
+                                                                                         int limit) = 0;
+  virtual absl::StatusOr<std::vector<LedgerEntry>> ReadLedger(const std::string& run) = 0;  // oldest first
+  virtual absl::StatusOr<std::vector<StoredRun>> ReadRuns(int limit) = 0;                   // newest first
+  virtual absl::StatusOr<std::optional<StoredRun>> FindRun(const std::string& run) = 0;
 };
 
 // Made 0750 if absent. An error names the directory.
@@ -92,8 +116,10 @@ class Store {
   virtual absl::StatusOr<std::optional<RunRow>> LoadRun(const std::string& run) = 0;  // nothing if there is no such run
   virtual absl::StatusOr<std::uint64_t> CountLedger(const std::string& run) = 0;
   virtual absl::StatusOr<std::vector<LedgerEntry>> LoadLedger(const std::string& run) = 0;
-  // Drops steps beyond age and size, and runs that are older than the age and have none left, with their ledger. Cheap to call; does a bounded amount of work.
-  virtual absl::Status Prune(TimeNs now_ns) = 0;
+  // Thins and drops steps beyond their ages and the size, and drops runs that are older than the age and have none left, with their ledger. A
+  // bounded amount of work, about 5 ms; true: more is waiting.
+  virtual absl::StatusOr<bool> Prune(TimeNs now_ns) = 0;
+  virtual HistoryCounts history_counts() const = 0;
   virtual std::uint64_t bytes() const = 0;
   virtual std::shared_ptr<HistoryReader> reader() = 0;
 };

@@ -5,12 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/state/history_codec.h"
+#include "server/state/step_scan.h"
 #include "server/state/store_schema.h"
 
 namespace lossgauge::state {
 namespace {
-
-constexpr int kMaxLookedAt = 200'000;  // rows of other attempts in one call: others wait for the connection
 
 // One connection behind a mutex: history is read rarely, and the writer is never waited for (WAL).
 class SqliteReader final : public HistoryReader {
@@ -20,8 +19,14 @@ class SqliteReader final : public HistoryReader {
   absl::StatusOr<std::vector<StepSummary>> ReadSteps(const StepQuery& query) override;
   absl::StatusOr<std::vector<Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) override;
   absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) override;
+  absl::StatusOr<std::vector<std::pair<std::int64_t, ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,
+                                                                                 int limit) override;
+  absl::StatusOr<std::vector<LedgerEntry>> ReadLedger(const std::string& run) override;
+  absl::StatusOr<std::vector<StoredRun>> ReadRuns(int limit) override;
+  absl::StatusOr<std::optional<StoredRun>> FindRun(const std::string& run) override;
 
  private:
+  absl::Status Open();
   absl::StatusOr<Statement> Prepare(const std::string& sql);
 
   const std::string path_;
@@ -29,43 +34,42 @@ class SqliteReader final : public HistoryReader {
   Database database_;
 };
 
+// A read transaction: what two statements see is of one moment. Ends with its scope.
+class OneMoment {
+ public:
+  explicit OneMoment(sqlite3* database) : database_(database), status_(Execute(database, "BEGIN")) {}
+  ~OneMoment() { (void)Execute(database_, "COMMIT"); }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  sqlite3* const database_;
+  const absl::Status status_;
+};
+
+absl::Status SqliteReader::Open() {
+  if (database_) return absl::OkStatus();
+  auto opened = OpenForReading(path_);
+  if (!opened.ok()) return opened.status();
+  database_ = *std::move(opened);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Statement> SqliteReader::Prepare(const std::string& sql) {
-  if (!database_) {
-    auto opened = OpenForReading(path_);
-    if (!opened.ok()) return opened.status();
-    database_ = *std::move(opened);
-  }
+  if (auto status = Open(); !status.ok()) return status;
   return Statement::Prepare(database_.get(), sql.c_str());
 }
 
 absl::StatusOr<std::vector<StepSummary>> SqliteReader::ReadSteps(const StepQuery& query) {
   std::lock_guard lock(mutex_);
-  const bool by_step = query.first_step || query.last_step;
-  auto statement = Prepare(absl::StrCat(
-      "SELECT data FROM steps", by_step ? " INDEXED BY steps_by_step" : "",
-      " WHERE run_id=(SELECT id FROM runs WHERE name=?1) AND sequence>?2", by_step ? " AND step BETWEEN ?3 AND ?4" : "",
-      " ORDER BY sequence ", query.newest_first ? "DESC" : "ASC"));
-  if (!statement.ok()) return statement.status();
-  statement->Text(1, query.run).Int(2, static_cast<std::int64_t>(query.after_sequence));
-  if (by_step) {
-    statement->Int(3, query.first_step.value_or(std::numeric_limits<std::int64_t>::min()));
-    statement->Int(4, query.last_step.value_or(std::numeric_limits<std::int64_t>::max()));
-  }
+  if (auto status = Open(); !status.ok()) return status;
+  const OneMoment moment(database_.get());
+  if (!moment.status().ok()) return moment.status();
   std::vector<StepSummary> steps;
   int looked_at = 0;
-  while (static_cast<int>(steps.size()) < query.limit) {
-    const auto row = statement->Next();
-    if (!row.ok()) return row.status();
-    if (!*row) break;
-    const std::string_view data = statement->ColumnBytes(0);
-    if (!query.attempt.empty() && PeekStepAttempt(data) != query.attempt) {
-      if (++looked_at < kMaxLookedAt) continue;
-      return absl::ResourceExhaustedError(absl::StrCat("run ", query.run, ": attempt ", query.attempt, " is not among ", kMaxLookedAt,
-                                                       " steps looked at; give a range of steps or a place to begin"));
-    }
-    auto step = DecodeStep(data);
-    if (!step) return absl::DataLossError(absl::StrCat("a step of run ", query.run, " in ", path_, " cannot be decoded"));
-    steps.push_back(*std::move(step));
+  // All thinned rows of a run lie before all others: thinning takes the oldest.
+  for (const bool thinned : {!query.newest_first, query.newest_first}) {
+    if ((thinned && !query.thinned) || static_cast<int>(steps.size()) >= query.limit) continue;
+    if (auto status = ScanSteps(database_.get(), thinned, query, &looked_at, &steps); !status.ok()) return status;
   }
   return steps;
 }
@@ -98,7 +102,70 @@ absl::StatusOr<std::vector<Verdict>> SqliteReader::ReadVerdicts(const std::strin
   }
 }
 
+absl::StatusOr<std::vector<std::pair<std::int64_t, ProducerEvent>>> SqliteReader::ReadEvents(const std::string& run, std::int64_t after_id,
+                                                                                             int limit) {
+  std::lock_guard lock(mutex_);
+  auto statement = Prepare("SELECT id,data FROM events WHERE run_id=(SELECT id FROM runs WHERE name=?1) AND id>?2 ORDER BY id LIMIT ?3");
+  if (!statement.ok()) return statement.status();
+  statement->Text(1, run).Int(2, after_id).Int(3, limit);
+  std::vector<std::pair<std::int64_t, ProducerEvent>> events;
+  for (auto row = statement->Next();; row = statement->Next()) {
+    if (!row.ok()) return row.status();
+    if (!*row) return events;
+    if (auto event = DecodeEvent(statement->ColumnBytes(1))) events.emplace_back(statement->ColumnInt(0), *std::move(event));
+  }
+}
+
+absl::StatusOr<std::vector<LedgerEntry>> SqliteReader::ReadLedger(const std::string& run) {
+  std::lock_guard lock(mutex_);
+  if (auto status = Open(); !status.ok()) return status;
+  return SelectLedger(database_.get(), run);
+}
+
+absl::StatusOr<std::vector<StoredRun>> SqliteReader::ReadRuns(int limit) {
+  std::lock_guard lock(mutex_);
+  auto statement = Prepare("SELECT name,updated_ns FROM runs ORDER BY updated_ns DESC,name LIMIT ?1");
+  if (!statement.ok()) return statement.status();
+  statement->Int(1, limit);
+  std::vector<StoredRun> runs;
+  for (auto row = statement->Next();; row = statement->Next()) {
+    if (!row.ok()) return row.status();
+    if (!*row) return runs;
+    runs.push_back({std::string(statement->ColumnBytes(0)), statement->ColumnInt(1)});
+  }
+}
+
+absl::StatusOr<std::optional<StoredRun>> SqliteReader::FindRun(const std::string& run) {
+  std::lock_guard lock(mutex_);
+  auto statement = Prepare("SELECT updated_ns FROM runs WHERE name=?1");
+  if (!statement.ok()) return statement.status();
+  const auto row = statement->Text(1, run).Next();
+  if (!row.ok()) return row.status();
+  if (!*row) return std::nullopt;
+  return StoredRun{run, statement->ColumnInt(0)};
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<LedgerEntry>> SelectLedger(sqlite3* database, const std::string& run) {
+  auto statement = Statement::Prepare(
+      database, "SELECT action,actor,comment,attempt,time_ns FROM ledger WHERE run_id=(SELECT id FROM runs WHERE name=?1) ORDER BY id");
+  if (!statement.ok()) return statement.status();
+  statement->Text(1, run);
+  std::vector<LedgerEntry> entries;
+  for (auto more = statement->Next();; more = statement->Next()) {
+    if (!more.ok()) return more.status();
+    if (!*more) return entries;
+    const std::int64_t action = statement->ColumnInt(0);
+    if (action < 1 || action > 5) continue;
+    LedgerEntry& entry = entries.emplace_back();
+    entry.action = static_cast<Action>(action);
+    entry.actor = statement->ColumnBytes(1);
+    entry.comment = statement->ColumnBytes(2);
+    entry.attempt = statement->ColumnBytes(3);
+    entry.time_ns = statement->ColumnInt(4);
+  }
+}
 
 std::shared_ptr<HistoryReader> MakeHistoryReader(const std::string& path) { return std::make_shared<SqliteReader>(path); }
 

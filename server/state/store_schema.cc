@@ -6,6 +6,9 @@ namespace lossgauge::state {
 namespace {
 
 // Steps are clustered by (run, sequence): a live run appends to one end of its own range. The index serves queries by step number.
+//
+// Schema 1 had neither thinned nor events. Whatever is only added needs no other migration than to be created; a version that changes a table
+// rewrites it in CheckAndCreate, by the version found.
 constexpr const char* kSchema = R"sql(
 CREATE TABLE IF NOT EXISTS runs(
   id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, state BLOB NOT NULL DEFAULT x'', judge BLOB NOT NULL DEFAULT x'',
@@ -26,6 +29,12 @@ CREATE TABLE IF NOT EXISTS ledger(
   id INTEGER PRIMARY KEY AUTOINCREMENT, run_id INTEGER NOT NULL, action INTEGER NOT NULL, actor TEXT NOT NULL, comment TEXT NOT NULL,
   attempt TEXT NOT NULL, time_ns INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS ledger_by_run ON ledger(run_id, id);
+CREATE TABLE IF NOT EXISTS thinned(
+  run_id INTEGER NOT NULL, sequence INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL, receive_ns INTEGER NOT NULL,
+  data BLOB NOT NULL, PRIMARY KEY(run_id, sequence)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS thinned_by_step ON thinned(run_id, last_step, first_step);
+CREATE TABLE IF NOT EXISTS events(id INTEGER PRIMARY KEY AUTOINCREMENT, run_id INTEGER NOT NULL, receive_ns INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS events_by_run ON events(run_id, id);
 )sql";
 
 // "lgst": tells our files from any other SQLite file.

@@ -14,7 +14,7 @@
 
 namespace lossgauge::state {
 
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 struct DatabaseCloser {
   void operator()(sqlite3* database) const { sqlite3_close_v2(database); }

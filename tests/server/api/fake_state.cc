@@ -16,7 +16,9 @@ absl::StatusOr<std::vector<state::StepSummary>> FakeHistory::ReadSteps(const sta
   for (const state::StepSummary& step : steps) {
     if (step.sequence <= query.after_sequence) continue;
     if (!query.attempt.empty() && step.attempt != query.attempt) continue;
-    if ((query.first_step && step.step < *query.first_step) || (query.last_step && step.step > *query.last_step)) continue;
+    if (step.thinned && !query.thinned) continue;
+    const std::int64_t first = step.thinned ? step.thinned->first_step : step.step;
+    if ((query.first_step && step.step < *query.first_step) || (query.last_step && first > *query.last_step)) continue;
     found.push_back(step);
   }
   if (query.newest_first) std::reverse(found.begin(), found.end());
@@ -49,6 +51,41 @@ absl::StatusOr<std::vector<state::Verdict>> FakeHistory::ReadVerdicts(const std:
     found.push_back(verdict);
   }
   return found;
+}
+
+absl::StatusOr<std::vector<std::pair<std::int64_t, state::ProducerEvent>>> FakeHistory::ReadEvents(const std::string& run, std::int64_t after_id,
+                                                                                                   int limit) {
+  std::lock_guard lock(mutex);
+  if (!error.ok()) return error;
+  std::vector<std::pair<std::int64_t, state::ProducerEvent>> found;
+  for (std::size_t i = 0; i < events.size() && static_cast<int>(found.size()) < limit; ++i) {
+    const auto id = static_cast<std::int64_t>(i) + 1;
+    if (id > after_id && events[i].producer->run == run) found.emplace_back(id, events[i]);
+  }
+  return found;
+}
+
+absl::StatusOr<std::vector<state::LedgerEntry>> FakeHistory::ReadLedger(const std::string&) {
+  std::lock_guard lock(mutex);
+  if (!error.ok()) return error;
+  return ledger;
+}
+
+absl::StatusOr<std::vector<state::StoredRun>> FakeHistory::ReadRuns(int limit) {
+  std::lock_guard lock(mutex);
+  if (!error.ok()) return error;
+  std::vector<state::StoredRun> found = runs;
+  if (found.size() > static_cast<std::size_t>(limit)) found.resize(static_cast<std::size_t>(limit));
+  return found;
+}
+
+absl::StatusOr<std::optional<state::StoredRun>> FakeHistory::FindRun(const std::string& run) {
+  std::lock_guard lock(mutex);
+  if (!error.ok()) return error;
+  for (const state::StoredRun& stored : runs) {
+    if (stored.run == run) return stored;
+  }
+  return std::nullopt;
 }
 
 state::StepSummary MakeStep(std::uint64_t sequence, std::int64_t step, double loss_nats) {

@@ -36,11 +36,19 @@ class FakeHistory final : public state::HistoryReader {
   absl::StatusOr<std::vector<state::StepSummary>> ReadSteps(const state::StepQuery& query) override;
   absl::StatusOr<std::vector<state::Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) override;
   absl::StatusOr<std::vector<state::Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) override;
+  absl::StatusOr<std::vector<std::pair<std::int64_t, state::ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,
+                                                                                        int limit) override;
+  absl::StatusOr<std::vector<state::LedgerEntry>> ReadLedger(const std::string& run) override;
+  absl::StatusOr<std::vector<state::StoredRun>> ReadRuns(int limit) override;
+  absl::StatusOr<std::optional<state::StoredRun>> FindRun(const std::string& run) override;
 
   std::mutex mutex;
   std::vector<state::StepSummary> steps;       // rising sequence
   std::vector<state::Incident> incidents;      // newest first
   std::vector<state::Verdict> verdicts;        // newest first
+  std::vector<state::ProducerEvent> events;    // as they came
+  std::vector<state::LedgerEntry> ledger;
+  std::vector<state::StoredRun> runs;          // newest first
   absl::Status error;                          // given instead of an answer, if not OK
   std::atomic<int> reads{0};
 };

@@ -35,7 +35,8 @@ class FlakyStore final : public state::Store {
   absl::StatusOr<std::optional<state::RunRow>> LoadRun(const std::string& run) override { return store_->LoadRun(run); }
   absl::StatusOr<std::uint64_t> CountLedger(const std::string& run) override { return store_->CountLedger(run); }
   absl::StatusOr<std::vector<state::LedgerEntry>> LoadLedger(const std::string& run) override { return store_->LoadLedger(run); }
-  absl::Status Prune(state::TimeNs now_ns) override { return store_->Prune(now_ns); }
+  absl::StatusOr<bool> Prune(state::TimeNs now_ns) override { return store_->Prune(now_ns); }
+  state::HistoryCounts history_counts() const override { return store_->history_counts(); }
   std::uint64_t bytes() const override { return store_->bytes(); }
   std::shared_ptr<state::HistoryReader> reader() override { return store_->reader(); }
 

@@ -263,21 +263,6 @@ TEST_F(StoreTest, SaysResourceExhaustedOnAFullDiskAndWorksAgainOnceThereIsRoom) 
   umount2(directory_.c_str(), MNT_DETACH);
 }
 
-TEST_F(StoreTest, DropsOldestStepsBeyondItsSizeAndAge) {
-  auto opened = Store::Open({.directory = directory_, .max_bytes = 1 << 20, .max_age_ns = 1'000'000});
-  ASSERT_TRUE(opened.ok());
-  auto& store = **opened;
-  for (std::uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(store.Commit(WithSteps("r", 1 + i * 1000, 1000)).ok());
-  ASSERT_GT(store.bytes(), 1u << 20);
-  ASSERT_TRUE(store.Prune(0).ok());
-  EXPECT_LE(store.bytes(), 1u << 20);
-  ASSERT_TRUE(store.Commit(WithSteps("r", 30'001, 10)).ok());
-  ASSERT_TRUE(store.Prune(1'000'000 + 1'000 + 30'006).ok());
-  const auto steps = *store.reader()->ReadSteps({.run = "r"});
-  ASSERT_EQ(steps.size(), 5u);
-  EXPECT_EQ(steps[0].sequence, 30'006u);
-}
-
 TEST(Store, WithoutADirectoryLeavesNothingBehind) {
   auto store = Store::Open({});
   ASSERT_TRUE(store.ok()) << store.status();
