@@ -5,8 +5,10 @@
 #include <mutex>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/device_arguments.h"
 #include "kernels/cuda/device_gauge.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear.h"
 #include "kernels/cuda/scale.h"
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
@@ -14,8 +16,6 @@
 
 namespace lossgauge::cuda {
 namespace {
-
-constexpr unsigned kBytesOf[] = {4, 2, 2};  // LG_FP32, LG_BF16, LG_FP16
 
 int Failed(cudaError_t error, const char* function, const char* what) {
   (void)cudaGetLastError();  // reported here; the job's own next check must not see it
@@ -42,15 +42,17 @@ CudaGauge* GaugeOn(Gauge* gauge, Device* device, bool capturing) {
 }
 
 class CudaBackend final : public DeviceBackend {
+  // The device and the stream of a call, known and usable.
+  struct Call {
+    Device* device;
+    cudaStream_t stream;
+    unsigned long long capture_id;  // 0 = not capturing
+    CudaGauge* gauge = nullptr;     // counts the call
+    bool capturing() const { return capture_id != 0; }
+  };
+
  public:
-  int DeviceOf(const void* pointer) noexcept override {
-    cudaPointerAttributes attributes{};
-    if (pointer == nullptr || cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) {
-      (void)cudaGetLastError();
-      return -1;
-    }
-    return attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
-  }
+  int DeviceOf(const void* pointer) noexcept override { return cuda::DeviceOf(pointer); }
 
   bool IsCapturing(void* stream) noexcept override {
     unsigned long long id = 0;
@@ -70,54 +72,25 @@ class CudaBackend final : public DeviceBackend {
   }
 
   int CrossEntropy(const lg_cross_entropy_args& args, LossPurpose purpose, const char* function) override {
-    const int ordinal = DeviceOf(args.rows > 0 ? args.logits : static_cast<const void*>(args.loss));
+    const int ordinal = cuda::DeviceOf(args.rows > 0 ? args.logits : static_cast<const void*>(args.loss));
     if (const int code = CheckDevices(args, ordinal, function); code != LG_OK) return code;
-    const auto stream = static_cast<cudaStream_t>(args.stream);
     const ScopedDevice current(ordinal);
-    unsigned long long capture_id = 0;
-    cudaError_t error = CaptureId(stream, &capture_id);
-    if (error != cudaSuccess) return Failed(error, function, "stream");
-    const bool capturing = capture_id != 0;
-    if (capturing && !known_[ordinal].load(std::memory_order_acquire)) {
-      return SetError(LG_FAILED_PRECONDITION, "%s: stream: the first call on a device allocates and cannot be captured; make one call before", function);
-    }
-    Device* device = Device::Get(ordinal, &error);
-    if (device == nullptr) return Failed(error, function, "device");
-    known_[ordinal].store(true, std::memory_order_release);
-
+    Call call;
+    if (const int code = Begin(ordinal, args.stream, function, &call); code != LG_OK) return code;
     CrossEntropyLaunch launch = MakeLaunch(args, purpose);
-    launch.scratch = device->Scratch(capturing);
-    if (launch.scratch == nullptr) {
-      return SetError(LG_RESOURCE_EXHAUSTED, "%s: more loss calls were captured into graphs than there is scratch for", function);
-    }
-    CudaGauge* gauge = nullptr;
-    if (args.gauge != nullptr && purpose != LossPurpose::kBackward) {
-      args.gauge->NoteLossCall();
-      const int block = args.gauge->BlockIndexForLaunch(args.block);
-      if (block >= 0) gauge = GaugeOn(args.gauge, device, capturing);
-      if (gauge != nullptr) {
-        launch.counters = gauge->BeginLaunch(block, stream, capture_id);
-        launch.token_bytes = gauge->token_bytes();
-        launch.token_bytes_size = args.gauge->vocab_size();
-        if (launch.token_bytes != nullptr) launch.present |= LG_HAS_TARGET_BYTES;
-      }
-      if (block >= 0 && launch.counters == nullptr) args.gauge->CountDropped();
-    }
+    if (const int code = Equip(args, purpose, function, &call, &launch); code != LG_OK) return code;
     if (purpose == LossPurpose::kObserve && launch.counters == nullptr) return LG_OK;
-    error = LaunchCrossEntropy(device->facts(), args.logits_dtype, launch, stream);
+    const cudaError_t error = LaunchCrossEntropy(call.device->facts(), args.logits_dtype, launch, call.stream);
     if (error != cudaSuccess) return Failed(error, function, "launch");
-    if (launch.counters != nullptr) gauge->EndLaunch(stream, capture_id);
+    End(call, launch);
     return LG_OK;
   }
 
   int ScaleGradient(const lg_scale_gradient_args& args) override {
     const char* function = "lg_scale_gradient";
     const int ordinal = DeviceOf(args.grad);
-    if (DeviceOf(args.upstream) != ordinal) {
-      return SetError(LG_INVALID_ARGUMENT, "%s: upstream: expected memory of device %d, where grad is", function, ordinal);
-    }
-    int code = CheckAligned(args.grad, kBytesOf[args.dtype], function, "grad");
-    if (code == LG_OK) code = CheckAligned(args.upstream, 4, function, "upstream");
+    int code = CheckTensor({"grad", args.grad, kBytesOf[args.dtype]}, ordinal, "grad", function);
+    if (code == LG_OK) code = CheckTensor({"upstream", args.upstream, 4}, ordinal, "grad", function);
     if (code != LG_OK) return code;
     const ScopedDevice current(ordinal);
     ScaleLaunch launch{};
@@ -132,83 +105,97 @@ class CudaBackend final : public DeviceBackend {
     return error == cudaSuccess ? LG_OK : Failed(error, function, "launch");
   }
 
-  int LinearCrossEntropy(const lg_linear_cross_entropy_args&, LossPurpose, const char* function) override { return NotYet(function); }
-  int PlanLinear(const lg_linear_cross_entropy_args&, const char* function, lg_linear_plan*) override { return NotYet(function); }
-  int PrepareLinear(const lg_linear_cross_entropy_args&, const char* function) override { return NotYet(function); }
+  int LinearCrossEntropy(const lg_linear_cross_entropy_args& args, LossPurpose purpose, const char* function) override {
+#ifdef LOSSGAUGE_WITH_CUBLASLT
+    const int ordinal = LinearDeviceOf(args);
+    if (const int code = CheckLinearDevices(args, ordinal, function); code != LG_OK) return code;
+    const ScopedDevice current(ordinal);
+    Call call;
+    LinearCall linear;
+    if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
+    CrossEntropyLaunch loss = MakeLaunch(args.loss, purpose);
+    loss.count_denominator = args.loss.reduction == LG_MEAN && loss.denominator == 0. && loss.denominator_pointer == nullptr;
+    loss.present |= LinearPresent(linear);
+    if (const int code = Equip(args.loss, purpose, function, &call, &loss); code != LG_OK) return code;
+    const int code = EnqueueLinear(linear, loss);
+    End(call, loss);
+    return code;
+#else
+    (void)args, (void)purpose;
+    return NoProducts(function);
+#endif
+  }
+  int PlanLinear(const lg_linear_cross_entropy_args& args, const char* function, lg_linear_plan* plan) override {
+#ifdef LOSSGAUGE_WITH_CUBLASLT
+    return PlanLinearOnDevice(args, function, plan);
+#else
+    (void)args, (void)plan;
+    return NoProducts(function);
+#endif
+  }
+  int PrepareLinear(const lg_linear_cross_entropy_args& args, const char* function) override {
+#ifdef LOSSGAUGE_WITH_CUBLASLT
+    const int ordinal = LinearDeviceOf(args);
+    if (const int code = CheckLinearDevices(args, ordinal, function); code != LG_OK) return code;
+    const ScopedDevice current(ordinal);
+    Call call;
+    LinearCall linear;
+    if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
+    if (call.capturing()) return SetError(LG_FAILED_PRECONDITION, "%s: stream: expected one that is not being captured: timing waits", function);
+    return TuneLinear(linear);
+#else
+    (void)args;
+    return NoProducts(function);
+#endif
+  }
 
  private:
-  static int NotYet(const char* function) { return SetError(LG_UNIMPLEMENTED, "%s: hidden: expected host memory in this version, got a device's", function); }
+#ifdef LOSSGAUGE_WITH_CUBLASLT
+  static int LinearDeviceOf(const lg_linear_cross_entropy_args& args) { return cuda::DeviceOf(args.rows > 0 ? args.hidden : args.weight); }
+  int BeginLinearCall(const lg_linear_cross_entropy_args& args, int ordinal, const char* function, Call* call, LinearCall* linear) {
+    if (const int code = Begin(ordinal, args.loss.stream, function, call); code != LG_OK) return code;
+    return BeginLinear(args, call->device, call->capturing(), function, linear);
+  }
+#else
+  static int NoProducts(const char* function) {
+    return SetError(LG_UNIMPLEMENTED, "%s: hidden: expected host memory, as this library was built without cublasLt.h; got a device's", function);
+  }
+#endif
 
-  // Every tensor where the logits are, and aligned to its elements (64-bit targets are read in halves): what a kernel cannot read ends the job's CUDA context.
-  int CheckDevices(const lg_cross_entropy_args& args, int ordinal, const char* function) {
-    const unsigned bytes = kBytesOf[args.logits_dtype];
-    const struct {
-      const char* name;
-      const void* pointer;
-      unsigned alignment;
-    } tensors[] = {{"logits", args.logits, bytes},        {"targets", args.targets, 4},
-                   {"losses", args.losses, 4},            {"log_z", args.log_z, 4},
-                   {"loss", args.loss, 4},                {"grad_logits", args.grad_logits, bytes},
-                   {"upstream", args.upstream, 4},        {"grad_scale", args.grad_scale, 4},
-                   {"positions", args.positions, 8},      {"denominator_pointer", args.denominator_pointer, 8}};
-    for (const auto& tensor : tensors) {
-      if (tensor.pointer == nullptr || (args.rows == 0 && tensor.pointer != args.loss)) continue;
-      if (const int code = CheckAligned(tensor.pointer, tensor.alignment, function, tensor.name); code != LG_OK) return code;
-      const int device = tensor.pointer == args.logits ? ordinal : DeviceOf(tensor.pointer);
-      if (device == ordinal) continue;
-      if (device < 0) {
-        return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected memory of device %d, where logits is, got host memory", function, tensor.name, ordinal);
-      }
-      return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected memory of device %d, where logits is, got device %d", function, tensor.name, ordinal, device);
+  int Begin(int ordinal, void* stream, const char* function, Call* call) {
+    call->stream = static_cast<cudaStream_t>(stream);
+    cudaError_t error = CaptureId(call->stream, &call->capture_id);
+    if (error != cudaSuccess) return Failed(error, function, "stream");
+    if (call->capturing() && !known_[ordinal].load(std::memory_order_acquire)) {
+      return SetError(LG_FAILED_PRECONDITION, "%s: stream: the first call on a device allocates and cannot be captured; make one call before", function);
     }
-    if (args.columns > (1ll << 30)) {
-      return SetError(LG_INVALID_ARGUMENT, "%s: columns: expected at most 2^30 on a device, got %lld", function, static_cast<long long>(args.columns));
-    }
+    call->device = Device::Get(ordinal, &error);
+    if (call->device == nullptr) return Failed(error, function, "device");
+    known_[ordinal].store(true, std::memory_order_release);
     return LG_OK;
   }
-
-  static int CheckAligned(const void* pointer, unsigned bytes, const char* function, const char* name) {
-    if (reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0) return LG_OK;
-    return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected a pointer aligned to its %u-byte elements, got %p", function, name, bytes, pointer);
-  }
-
-  static CrossEntropyLaunch MakeLaunch(const lg_cross_entropy_args& args, LossPurpose purpose) {
-    const long long bytes = kBytesOf[args.logits_dtype];
-    CrossEntropyLaunch a{};
-    a.logits = static_cast<const unsigned char*>(args.logits);
-    a.grad = static_cast<unsigned char*>(args.grad_logits);
-    a.row_stride_bytes = args.row_stride * bytes;
-    a.grad_stride_bytes = args.grad_row_stride * bytes;
-    a.rows = args.rows;
-    a.columns = static_cast<int>(args.columns);
-    a.vocab_size = static_cast<int>(args.vocab_size);
-    a.targets = args.targets;
-    a.targets_are_int64 = args.target_dtype == LG_INT64;
-    a.target_stride = args.target_stride;
-    a.ignore_index = args.ignore_index;
-    a.label_smoothing = static_cast<float>(args.label_smoothing);
-    a.z_loss_weight = static_cast<float>(args.z_loss_weight);
-    a.logit_scale = args.logit_scale;
-    a.logit_softcap = args.logit_softcap;
-    a.losses = args.losses;
-    a.log_z = args.log_z;
-    a.loss = args.loss;
-    a.denominator = 1.;
-    if (args.reduction == LG_MEAN) {
-      const bool given = args.denominator_pointer != nullptr || args.denominator != 0;
-      a.denominator_pointer = args.denominator_pointer;
-      a.denominator = args.denominator;
-      a.count_denominator = !given && (args.grad_logits != nullptr || args.loss != nullptr);
-      a.announce_denominator = given || purpose != LossPurpose::kObserve;
+  // Scratch and counters of a launch. Without a gauge, or where the gauge cannot count, launch->counters stays null.
+  int Equip(const lg_cross_entropy_args& args, LossPurpose purpose, const char* function, Call* call, CrossEntropyLaunch* launch) {
+    launch->scratch = call->device->Scratch(call->capturing());
+    if (launch->scratch == nullptr) {
+      return SetError(LG_RESOURCE_EXHAUSTED, "%s: more loss calls were captured into graphs than there is scratch for", function);
     }
-    a.upstream = args.upstream;
-    a.upstream_stride = args.upstream_stride;
-    a.grad_scale = args.grad_scale;
-    a.position_base = args.position_base;
-    a.positions = reinterpret_cast<const long long*>(args.positions);
-    a.present = LG_HAS_LOSS | LG_HAS_LOGITS | LG_HAS_OBJECTIVE;
-    if (a.grad != nullptr) a.present |= LG_HAS_LOGIT_GRAD | LG_HAS_MASS;
-    return a;
+    if (args.gauge == nullptr || purpose == LossPurpose::kBackward) return LG_OK;
+    args.gauge->NoteLossCall();
+    const int block = args.gauge->BlockIndexForLaunch(args.block);
+    if (block < 0) return LG_OK;
+    call->gauge = GaugeOn(args.gauge, call->device, call->capturing());
+    if (call->gauge != nullptr) {
+      launch->counters = call->gauge->BeginLaunch(block, call->stream, call->capture_id);
+      launch->token_bytes = call->gauge->token_bytes();
+      launch->token_bytes_size = args.gauge->vocab_size();
+      if (launch->token_bytes != nullptr) launch->present |= LG_HAS_TARGET_BYTES;
+    }
+    if (launch->counters == nullptr) args.gauge->CountDropped();
+    return LG_OK;
+  }
+  static void End(const Call& call, const CrossEntropyLaunch& launch) {
+    if (launch.counters != nullptr) call.gauge->EndLaunch(call.stream, call.capture_id);
   }
 
   std::atomic<bool> known_[64]{};

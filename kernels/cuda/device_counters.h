@@ -31,6 +31,9 @@ enum Count {
 // Signed fixed point, step 2^-64 (lg_fixed128).
 enum Sum { kNllSum, kObjectiveSum, kZLossSum, kScoredNllSum, kLogZSum, kLogZSqSum, kLogitGradSqSum, kProbabilityMass, kSums };
 
+// The same, of gradients that are products (linear_rows.cu, linear_head.cu).
+enum GradientSum { kHiddenGradSqSum, kHeadGradSqSum, kGradientSums };
+
 // A maximum with where it was found: value in the high 32 bits (ordered image), then 2^48 - 1 - position, then 48 bits more (for a logit
 // 2^48 - 1 - column, for a row its target). Compared as one unsigned 128-bit number: ties go to the lowest position, then the lowest column.
 struct alignas(16) Place {
@@ -47,6 +50,9 @@ struct alignas(128) DeviceCounters {
   struct {
     Word lo, hi;
   } sums[kSums];
+  struct {
+    Word lo, hi;
+  } gradient_sums[kGradientSums];
   Word log_z_max;            // ordered image of a float, 0 = none
   Word denominator_min;      // complement of the bits of a positive double, 0 = none
   Word denominator_max;      // bits of a positive double, 0 = none
@@ -101,6 +107,7 @@ struct CrossEntropyLaunch {
   const unsigned char* token_bytes;  // device memory, [token_bytes_size]; null = none
   long long token_bytes_size;
   unsigned long long present;  // LG_HAS_* that this launch vouches for
+  int more_parts;              // the call goes on with another launch, which has the same scratch: loss and micro-batch are the last one's
   DeviceCounters* counters;    // null = no signals
   LaunchScratch* scratch;
   ExponentSlopes slopes;       // kernels with a logit scale

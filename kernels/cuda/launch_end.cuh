@@ -104,9 +104,12 @@ __device__ __forceinline__ void FinishLaunch(const CrossEntropyLaunch& a, const 
   const Word p0 = scratch->objective[0], p1 = scratch->objective[1], p2 = scratch->objective[2], counted = scratch->counted;
   const double denominator =
       a.count_denominator ? static_cast<double>(counted) : a.denominator_pointer != nullptr ? *a.denominator_pointer : a.denominator;
-  scratch->next_ticket = scratch->finished = scratch->nonfinite = scratch->unmasked = 0;
-  scratch->objective[0] = scratch->objective[1] = scratch->objective[2] = scratch->counted = 0;
-  if (end.loss != nullptr) {
+  scratch->next_ticket = scratch->finished = 0;
+  if (!a.more_parts) {
+    scratch->nonfinite = scratch->unmasked = 0;
+    scratch->objective[0] = scratch->objective[1] = scratch->objective[2] = scratch->counted = 0;
+  }
+  if (end.loss != nullptr && !a.more_parts) {
     float loss = 0.f;  // whatever the denominator: 0 / 0 must not be NaN
     if (unmasked) loss = static_cast<float>(lg_fixed128_to_double(JoinPieces(p0, p1, p2)) / denominator);
     *end.loss = nonfinite ? NAN : loss;
@@ -121,7 +124,7 @@ __device__ __forceinline__ void FinishLaunch(const CrossEntropyLaunch& a, const 
     }
     atomicOr(&end.counters->present, present);
     if (unmasked) atomicOr(&end.counters->absent, ~present);
-    atomicAdd(&end.counters->micro_batches, 1ull);
+    if (!a.more_parts) atomicAdd(&end.counters->micro_batches, 1ull);
   }
 }
 

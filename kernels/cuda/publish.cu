@@ -91,6 +91,11 @@ constexpr WordRules MakeWordRules() {
   sum(LG_WORD(log_z_sq_sum), kLogZSqSum, logits, -1);
   sum(LG_WORD(logit_grad_sq_sum), kLogitGradSqSum, grad, -1);
   sum(LG_WORD(probability_mass), kProbabilityMass, mass, -1);
+  const auto gradient_sum = [&](int word, GradientSum which, unsigned has) {
+    for (int i = 0; i < 2; ++i) set(word + i, LG_COUNTER(gradient_sums) + 2 * which + i, BitOf(has), 0);
+  };
+  gradient_sum(LG_WORD(hidden_grad_sq_sum), kHiddenGradSqSum, LG_HAS_HIDDEN_GRAD);
+  gradient_sum(LG_WORD(head_grad_sq_sum), kHeadGradSqSum, LG_HAS_HEAD_GRAD);
   set(LG_WORD(micro_batches), LG_COUNTER(micro_batches), kAlways, 0);
   set(LG_WORD(log_z_max), LG_COUNTER(log_z_max), logits, kOrderedFloat);
   set(LG_WORD(denominator_min), LG_COUNTER(denominator_min), denominator, kComplement);
@@ -112,7 +117,8 @@ static_assert(LG_WORD(logit_grad_sq_sum) == 31 && LG_WORD(worst_row_nll) >= 32 &
 static_assert(LG_WORD(total_nll_sum) >= 64 && LG_WORD(total_nonfinite_steps) >= 64, "and of the third");
 
 // Terms that must cover every finite token to mean anything: absent unless every launch with unmasked tokens had them.
-constexpr unsigned kNeedsEveryLaunch = LG_HAS_LOGITS | LG_HAS_OBJECTIVE | LG_HAS_DENOMINATOR | LG_HAS_LOGIT_GRAD | LG_HAS_MASS | LG_HAS_TARGET_BYTES;
+constexpr unsigned kNeedsEveryLaunch = LG_HAS_LOGITS | LG_HAS_OBJECTIVE | LG_HAS_DENOMINATOR | LG_HAS_LOGIT_GRAD | LG_HAS_MASS | LG_HAS_TARGET_BYTES |
+                                       LG_HAS_HIDDEN_GRAD | LG_HAS_HEAD_GRAD;
 
 __device__ __forceinline__ double ReadScalar(const HandedScalar& s) {
   if (s.pointer == nullptr) return s.value;

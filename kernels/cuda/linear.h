@@ -1,0 +1,42 @@
+// Linear cross-entropy on a device: products on the tensor cores, the loss kernels in place on one chunk of logits at a time.
+#ifndef LOSSGAUGE_KERNELS_CUDA_LINEAR_H_
+#define LOSSGAUGE_KERNELS_CUDA_LINEAR_H_
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/include/lossgauge/lossgauge.h"
+
+namespace lossgauge::cuda {
+
+class Products;
+
+// A call that can be enqueued: what it takes is known, there, and refused nothing.
+struct LinearCall {
+  lg_linear_cross_entropy_args args;
+  lg_linear_plan plan;
+  Device* device;
+  unsigned char* workspace;
+  cudaStream_t stream;
+  const char* function;
+  Products* products;
+};
+
+// Of checked arguments, whatever the device. Returns an lg_code.
+int PlanLinearOnDevice(const lg_linear_cross_entropy_args& args, const char* function, lg_linear_plan* plan) noexcept;
+
+// Everything that can fail without a launch: memory, cuBLASLt, an algorithm for every product. Returns an lg_code.
+int BeginLinear(const lg_linear_cross_entropy_args& args, Device* device, bool capturing, const char* function, LinearCall* call);
+
+// LG_HAS_* that such a call vouches for beyond those of its loss.
+unsigned long long LinearPresent(const LinearCall& call);
+
+// Enqueues. `loss`: what MakeLaunch made of args.loss, with scratch and counters. Returns an lg_code.
+int EnqueueLinear(const LinearCall& call, const CrossEntropyLaunch& loss);
+
+// Chooses the products' algorithms by timing them on the call's stream. Waits. Returns an lg_code.
+int TuneLinear(const LinearCall& call);
+
+}  // namespace lossgauge::cuda
+
+#endif  // LOSSGAUGE_KERNELS_CUDA_LINEAR_H_
