@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/linear_job.h"
 #include "kernels/host/counter_block.h"
 
 namespace lossgauge::cpu {
@@ -69,6 +70,7 @@ struct Variant {
   void (*cross_entropy)(const CrossEntropyJob& job, std::int64_t begin, std::int64_t end, const RowScratch& scratch,
                         LaunchCounters* counters);
   void (*scale)(const ScaleJob& job, std::int64_t begin, std::int64_t end);
+  const LinearKernels* linear;
 };
 
 // True if the logits are used as they are.

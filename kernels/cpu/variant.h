@@ -8,8 +8,11 @@
 
 namespace lossgauge::cpu {
 
+extern const LinearKernels kLinearBaseline;  // linear_*.cc
 extern const Variant kBaselineVariant;
 #if defined(LOSSGAUGE_CPU_X86)
+extern const LinearKernels kLinearAvx2;
+extern const LinearKernels kLinearAvx512;
 extern const Variant kAvx2Variant;
 extern const Variant kAvx512Variant;
 #endif

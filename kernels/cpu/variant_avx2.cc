@@ -6,6 +6,6 @@
 
 namespace lossgauge::cpu {
 
-const Variant kAvx2Variant = {"avx2", HWY_NAMESPACE::CrossEntropyRows, HWY_NAMESPACE::ScaleRows};
+const Variant kAvx2Variant = {"avx2", HWY_NAMESPACE::CrossEntropyRows, HWY_NAMESPACE::ScaleRows, &kLinearAvx2};
 
 }  // namespace lossgauge::cpu

@@ -6,6 +6,6 @@
 
 namespace lossgauge::cpu {
 
-const Variant kAvx512Variant = {"avx512", HWY_NAMESPACE::CrossEntropyRows, HWY_NAMESPACE::ScaleRows};
+const Variant kAvx512Variant = {"avx512", HWY_NAMESPACE::CrossEntropyRows, HWY_NAMESPACE::ScaleRows, &kLinearAvx512};
 
 }  // namespace lossgauge::cpu

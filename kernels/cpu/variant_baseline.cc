@@ -12,6 +12,6 @@
 
 namespace lossgauge::cpu {
 
-const Variant kBaselineVariant = {"baseline", HWY_NAMESPACE::CrossEntropyRows, HWY_NAMESPACE::ScaleRows};
+const Variant kBaselineVariant = {"baseline", HWY_NAMESPACE::CrossEntropyRows, HWY_NAMESPACE::ScaleRows, &kLinearBaseline};
 
 }  // namespace lossgauge::cpu

@@ -1,8 +1,6 @@
 // The loss calls of the C ABI: arguments are checked here, all of them, before
 // a byte is written; then the backend runs.
-#include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <exception>
 #include <new>
 
@@ -11,27 +9,15 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/variant.h"
 #include "kernels/host/counter_block.h"
+#include "kernels/host/cpu_launch.h"
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
 #include "kernels/host/loss_arguments.h"
 #include "kernels/include/lossgauge/lossgauge.h"
-#include "proto/lossgauge/ring/fixed128.h"
 
 namespace lossgauge {
 namespace {
-
-// What one thread of a launch owns, on cache lines of its own.
-struct alignas(64) CpuThread {
-  LaunchCounters counters;
-  cpu::RowScratch scratch{};
-};
-
-struct CpuLaunch {
-  const cpu::Variant* variant;
-  const cpu::CrossEntropyJob* job;
-  CpuThread threads[cpu::kMostThreads];
-};
 
 // One row of scratch for each thread, taken before anything is written, so that
 // a launch without memory has done nothing. Kept for the next launch: a
@@ -39,17 +25,10 @@ struct CpuLaunch {
 class CpuScratch {
  public:
   CpuScratch(const cpu::CrossEntropyJob& job, int threads, CpuLaunch* launch) {
-    const auto columns = static_cast<std::size_t>(cpu::ScratchColumns(job.vocab_size));
-    const std::size_t doubles = cpu::IsPlain(job) ? 0 : columns, floats = (job.grad != nullptr ? columns : 0) + doubles;
-    const std::size_t bytes = doubles * sizeof(double) + floats * sizeof(float);
+    const std::size_t bytes = RowScratchBytes(job);
     if (bytes == 0) return;
     memory_ = cpu::TakeScratch(bytes * static_cast<std::size_t>(threads));
-    for (int i = 0; i < threads; ++i) {
-      unsigned char* own = memory_.data + bytes * static_cast<std::size_t>(i);
-      auto* logits = reinterpret_cast<double*>(own);
-      auto* exponentials = reinterpret_cast<float*>(own + doubles * sizeof(double));
-      launch->threads[i].scratch = {exponentials, logits, exponentials + (floats - doubles)};
-    }
+    for (int i = 0; i < threads; ++i) launch->threads[i].scratch = CarveRowScratch(job, memory_.data + bytes * static_cast<std::size_t>(i));
   }
   CpuScratch(const CpuScratch&) = delete;
   CpuScratch& operator=(const CpuScratch&) = delete;
@@ -59,69 +38,16 @@ class CpuScratch {
   cpu::Scratch memory_;
 };
 
-void RunCrossEntropyRows(void* context, int thread, std::int64_t begin, std::int64_t end) {
-  auto& launch = *static_cast<CpuLaunch*>(context);
-  CpuThread& own = launch.threads[thread];
-  launch.variant->cross_entropy(*launch.job, begin, end, own.scratch, &own.counters);
-}
-
 void RunScaleRows(void* context, int, std::int64_t begin, std::int64_t end) {
   cpu::ChosenVariant().scale(*static_cast<const cpu::ScaleJob*>(context), begin, end);
 }
 
-// Unmasked, in-range targets: what a mean divides by when the caller gives no
-// denominator.
-std::int64_t CountUnmasked(const cpu::CrossEntropyJob& job, std::int64_t rows) {
-  std::int64_t count = 0;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::int64_t target;
-    const unsigned char* from = job.targets + row * job.target_stride_bytes;
-    if (job.targets_are_int64) {
-      std::memcpy(&target, from, sizeof target);
-    } else {
-      std::int32_t narrow;
-      std::memcpy(&narrow, from, sizeof narrow);
-      target = narrow;
-    }
-    if (target != job.ignore_index && target >= 0 && target < job.vocab_size) ++count;
-  }
-  return count;
-}
-
-// Bits of `present` that a launch of this kind can vouch for.
-std::uint64_t PresentBits(const cpu::CrossEntropyJob& job) {
-  std::uint64_t present = LG_HAS_LOSS | LG_HAS_LOGITS | LG_HAS_OBJECTIVE;
-  if (job.grad != nullptr) present |= LG_HAS_LOGIT_GRAD | LG_HAS_MASS;
-  if (job.token_bytes != nullptr) present |= LG_HAS_TARGET_BYTES;
-  return present;
-}
-
 int Run(const lg_cross_entropy_args& args, LossPurpose purpose) {
   cpu::CrossEntropyJob job = MakeCpuJob(args);
-  Gauge* gauge = purpose == LossPurpose::kBackward ? nullptr : args.gauge;
-  CounterBlock* block = nullptr;
-  if (gauge != nullptr) {
-    gauge->NoteLossCall();
-    block = gauge->BlockForLaunch(args.block);
-    if (block != nullptr) {
-      job.signals = true;
-      job.token_bytes = gauge->token_bytes();
-      job.token_bytes_size = gauge->vocab_size();
-    }
-  }
+  CounterBlock* block = AttachGauge(args, purpose, &job);
   if (purpose == LossPurpose::kObserve && block == nullptr) return LG_OK;
-
-  // The denominator of the loss, and the one that this launch vouches for.
-  double denominator = 1;
-  double announced = 0;
-  if (args.reduction == LG_MEAN) {
-    const bool given = args.denominator_pointer != nullptr || args.denominator != 0;
-    denominator = args.denominator_pointer != nullptr ? *args.denominator_pointer
-                  : args.denominator != 0             ? args.denominator
-                                                      : static_cast<double>(CountUnmasked(job, args.rows));
-    if (given || purpose != LossPurpose::kObserve) announced = denominator;
-  }
-  job.denominator = denominator;
+  const Denominator denominator = DenominatorOf(args, job, purpose);
+  job.denominator = denominator.value;
 
   constexpr double kBytesWorthStreaming = 16 << 20;
   job.stream_grad = job.grad != nullptr && job.grad != job.logits &&
@@ -135,21 +61,7 @@ int Run(const lg_cross_entropy_args& args, LossPurpose purpose) {
 
   LaunchCounters total;
   for (int thread = 0; thread < threads; ++thread) Merge(launch.threads[thread].counters, &total);
-  if (args.loss != nullptr) {
-    const double sum = lg_fixed128_to_double(total.objective_sum);
-    if (total.nonfinite_rows != 0) {
-      *args.loss = std::nanf("");
-    } else if (total.unmasked_tokens == 0) {
-      *args.loss = 0;  // whatever the denominator: 0 / 0 must not be NaN
-    } else {
-      *args.loss = static_cast<float>(sum / denominator);
-    }
-  }
-  if (block != nullptr) {
-    total.present = PresentBits(job);
-    total.denominator = std::isfinite(announced) && announced > 0 ? announced : 0;
-    block->Add(total);
-  }
+  FinishLaunch(args, job, denominator, total, block);
   return LG_OK;
 }
 

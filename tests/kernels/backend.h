@@ -71,13 +71,19 @@ struct Outcome {
   bool gaps_unharmed = true;  // elements between rows kept their bytes, in logits and gradient
 };
 
+struct LinearProblem;  // linear_backend.h
+struct LinearOutcome;
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string Name() const = 0;
   // True if alignment and dtype of the same values change no bit of a result. A backend that takes another kernel then adds in another order.
   virtual bool HasSameBitsForAnyLayout() const { return true; }
+  // Tensors are in a device's memory.
+  virtual bool IsDevice() const { return false; }
   virtual Outcome Run(const Problem& problem) = 0;
+  virtual LinearOutcome RunLinear(const LinearProblem& problem) = 0;
   virtual std::unique_ptr<Telemetry> OpenTelemetry(const TelemetryOptions& options) = 0;
 };
 

@@ -13,6 +13,7 @@ class CAbiBackend : public Backend {
  public:
   std::unique_ptr<Telemetry> OpenTelemetry(const TelemetryOptions& options) override;
   Outcome Run(const Problem& problem) override;
+  LinearOutcome RunLinear(const LinearProblem& problem) override;
 
  protected:
   // Where the kernels shall find `buffer`, which holds its content already. At the same distance from a 4096-byte boundary as on the host. The same

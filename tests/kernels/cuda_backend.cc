@@ -16,6 +16,7 @@ class CudaBackend final : public CAbiBackend {
  public:
   std::string Name() const override { return "cuda"; }
   bool HasSameBitsForAnyLayout() const override { return false; }
+  bool IsDevice() const override { return true; }
 
  protected:
   unsigned char* Place(GuardedBuffer& buffer) override {
