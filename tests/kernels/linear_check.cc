@@ -59,9 +59,8 @@ int DefaultLogitsType(const LinearProblem& problem) { return TestedBackend().IsD
 
 LinearOracle JudgeLinear(const LinearProblem& problem) {
   const Problem loss = AsProblem(problem, DefaultLogitsType(problem));
-  // A gradient of 16-bit logits is off by what is below the format's smallest number, whatever its size.
-  const int logits_type = LogitsType(problem);
-  const double unseen = logits_type == LG_FP32 ? 0 : Ulp(logits_type, 0) / Relative(problem);
+  // A gradient of logits is off by what is below its format's smallest number, whatever its size.
+  const double unseen = Ulp(LogitsType(problem), 0) / Relative(problem);
   LinearOracle oracle;
   oracle.loss = Judge(loss);
   const std::vector<double> hidden = Rounded(problem, problem.hidden), weight = Rounded(problem, problem.weight);
