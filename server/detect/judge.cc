@@ -3,19 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-
 namespace lossgauge::detect {
 namespace {
 
 using state::Condition;
 using state::TimeNs;
-
-constexpr IncidentBook::Slot kGradSlot{Condition::kGradExplosion};
-constexpr IncidentBook::Slot kLogitSlot{Condition::kLogitBlowup};
-// The loss follows a gradient norm within about ten steps or not at all.
-constexpr int kFactorCloseSteps = 10;
 
 std::optional<double> Positive(const std::optional<double>& value) {
   if (!value || !std::isfinite(*value) || *value <= 0) return std::nullopt;
@@ -52,7 +44,9 @@ bool Judge::EnterAttempt(const std::string& attempt, TimeNs start_ns, TimeNs now
   s.last_step_time_known = true;
   s.first_seen_ns = now_ns;
   s.ended_ns = 0;
-  s.grad_clean = s.logit_clean = 0;
+  s.grad_explosion.OnAttempt();
+  s.logit_blowup.OnAttempt();
+  s.interval.OnAttempt();
   s.learning_rates = {};
   s.nonfinite.OnAttempt();
   s.collapse.OnAttempt();
@@ -71,25 +65,19 @@ StepSignals Judge::MakeSignals(const state::JoinedStep& step) {
   StepSignals signals;
   signals.joined = &step;
   signals.moment = {state_.attempt, step.summary.step, step.summary.receive_time_ns};
+  signals.interval_steps = state_.interval.OnStep(step.summary.step);
   if (step.summary.loss_nats && std::isfinite(*step.summary.loss_nats)) signals.loss = step.summary.loss_nats;
   signals.grad_norm = Positive(step.summary.grad_norm);
   signals.max_abs_logit = Positive(step.summary.max_abs_logit);
   return signals;
 }
 
+// What the loss is explained by, looked at before it.
 void Judge::WatchFactors(StepSignals& signals) {
   State& s = state_;
+  s.grad_explosion.Look(signals, policy_);
+  s.logit_blowup.Look(signals, policy_);
   const auto baseline = static_cast<int>(policy_.loss_baseline_steps);
-  if (signals.grad_norm) {
-    const auto result = s.grad_norm.OnValue(*signals.grad_norm, policy_.grad_deviations, policy_.grad_factor, baseline);
-    signals.grad_factor = result.factor;
-    signals.grad_high = result.high;
-  }
-  if (signals.max_abs_logit) {
-    const auto result = s.max_abs_logit.OnValue(*signals.max_abs_logit, policy_.logit_deviations, policy_.logit_factor, baseline);
-    signals.logit_factor = result.factor;
-    signals.logit_high = result.high;
-  }
   const state::StepSummary& summary = signals.joined->summary;
   if (summary.unmasked_tokens > 0 && summary.missing_ranks.empty()) {
     const auto result = s.tokens.OnValue(static_cast<double>(summary.unmasked_tokens), 6, 2, baseline);
@@ -107,44 +95,6 @@ void Judge::WatchFactors(StepSignals& signals) {
   s.learning_rates[0] = now;
 }
 
-// The gradient norm alone, or max|z| alone: watched, early.
-void Judge::ReportFactor(const StepSignals& signals, bool high, bool is_grad) {
-  const IncidentBook::Slot& slot = is_grad ? kGradSlot : kLogitSlot;
-  std::int32_t& clean = is_grad ? state_.grad_clean : state_.logit_clean;
-  std::int64_t& onset = is_grad ? state_.grad_onset_step : state_.logit_onset_step;
-  const state::Incident* open = state_.book.FindOpen(slot);
-  if (!high) {
-    if (open != nullptr && ++clean >= kFactorCloseSteps) state_.book.Resolve(slot, signals.moment, open->last_step - onset + 1);
-    return;
-  }
-  clean = 0;
-  // Within an open loss episode they are part of it: it carries them as evidence, and its page would drown in them.
-  if (open == nullptr && state_.loss.open()) return;
-  if (open == nullptr) onset = signals.moment.step;
-  const double value = is_grad ? *signals.grad_norm : *signals.max_abs_logit;
-  const double factor = is_grad ? signals.grad_factor : signals.logit_factor;
-  Finding finding;
-  finding.condition = slot.condition;
-  finding.onset_step = onset;
-  finding.peak_step = signals.moment.step;
-  double peak = value;
-  if (open != nullptr && !open->evidence.empty() && open->evidence[0].value > value) {
-    peak = open->evidence[0].value;
-    finding.peak_step = open->peak_step;
-  }
-  finding.summary = is_grad ? absl::StrFormat("Gradient norm %.4g at step %d, %.1f times its usual value; the loss often follows within ten steps",
-                                              value, signals.moment.step, factor)
-                            : absl::StrFormat("max|z| %.4g at step %d, %.1f times its usual value", value, signals.moment.step, factor);
-  finding.evidence = {{is_grad ? "peak_grad_norm" : "peak_max_abs_logit", peak, "", ""},
-                      {is_grad ? "grad_norm" : "max_abs_logit", value, "", absl::StrFormat("%.2f x usual", factor)}};
-  if (!is_grad && signals.joined->summary.worst_logit) {
-    const state::Place& place = *signals.joined->summary.worst_logit;
-    finding.rank = open == nullptr ? place.rank : open->rank;  // the first to rise: that of now would change the verdict at every step
-    finding.evidence.push_back({"worst_logit", place.value, "", absl::StrFormat("rank %d, position %d, column %d", place.rank, place.position, place.token)});
-  }
-  state_.book.Report(slot, std::move(finding), signals.moment);
-}
-
 void Judge::OnStep(const state::JoinedStep& step) {
   State& s = state_;
   const TimeNs start = step.samples.empty() ? 0 : step.samples[0].producer->attempt_start_ns;
@@ -157,7 +107,11 @@ void Judge::OnStep(const state::JoinedStep& step) {
     s.damage.OnFirstStep(number);
     if (s.previous_last_step >= 0) {
       // From scratch, or far back: the levels of another stage of training are no measure.
-      if (s.loss.OnAttempt(number, s.previous_last_step)) s.grad_norm = s.max_abs_logit = s.tokens = FactorWatch();
+      if (s.loss.OnAttempt(number, s.previous_last_step)) {
+        s.grad_explosion.Clear();
+        s.logit_blowup.Clear();
+        s.tokens = FactorWatch();
+      }
       if (number <= s.previous_last_step) s.history.ForgetCheckpointsAfter(number);
     }
   }
@@ -178,16 +132,24 @@ void Judge::OnStep(const state::JoinedStep& step) {
   s.slowdown.OnStep(signals, policy_, s.book);
   // Statistics: finite values only.
   WatchFactors(signals);
-  ReportFactor(signals, signals.grad_high, true);
-  ReportFactor(signals, signals.logit_high, false);
   s.damage.OnStep(signals);
-  if (!signals.loss) return;
-  if (const auto shift = s.loss.OnStep(signals, policy_, s.book)) {
-    s.level_shift.Adopt(shift->from_nats, shift->to_nats, shift->onset_step, signals, policy_, s.book);
-  } else {
-    s.level_shift.OnStep(signals, s.loss.flagged() || s.loss.open(), policy_, s.book);
+  WatchLoss(signals);
+}
+
+void Judge::WatchLoss(const StepSignals& signals) {
+  State& s = state_;
+  const bool was_open = s.loss.open();
+  if (signals.loss) {
+    if (const auto shift = s.loss.OnStep(signals, policy_, s.book)) {
+      s.level_shift.Adopt(shift->from_nats, shift->to_nats, shift->onset_step, signals, policy_, s.book);
+    } else {
+      s.level_shift.OnStep(signals, s.loss.flagged() || s.loss.open(), policy_, s.book);
+    }
+    s.collapse.OnStep(signals, s.loss.recent(), policy_, s.book);
   }
-  s.collapse.OnStep(signals, s.loss.recent(), policy_, s.book);
+  // A gradient that is high with the loss is part of its episode, and its page would drown in them; one that is high again in its echo is not.
+  s.grad_explosion.Report(signals, signals.loss && (s.loss.flagged() || s.loss.in_echo()), s.book);
+  s.logit_blowup.Report(signals, was_open && s.loss.open(), s.book);
 }
 
 void Judge::OnEvent(const state::ProducerEvent& event) {

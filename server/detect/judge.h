@@ -14,10 +14,12 @@
 
 #include "server/detect/accounting_detector.h"
 #include "server/detect/factor_watch.h"
+#include "server/detect/grad_explosion.h"
 #include "server/detect/incident_book.h"
 #include "server/detect/integrity.h"
 #include "server/detect/level_shift.h"
 #include "server/detect/damage.h"
+#include "server/detect/logit_blowup.h"
 #include "server/detect/loss_collapse.h"
 #include "server/detect/loss_episode.h"
 #include "server/detect/nonfinite.h"
@@ -26,6 +28,7 @@
 #include "server/detect/rank_checks.h"
 #include "server/detect/run_history.h"
 #include "server/detect/slowdown.h"
+#include "server/detect/step_interval.h"
 #include "server/detect/verdict_policy.h"
 #include "server/state/judge.h"
 
@@ -33,7 +36,7 @@ namespace lossgauge::detect {
 
 // Largest state that Restore looks at; Save stays far below it (about 4 KiB with nothing open).
 inline constexpr std::size_t kMaxStateBytes = 256 * 1024;
-inline constexpr std::size_t kStateBudgetBytes = 8 * 1024;
+inline constexpr std::size_t kStateBudgetBytes = 12 * 1024;
 
 // A checksum over saved bytes, as Save appends it. Public so that a fuzzer can get past it.
 std::uint64_t StateChecksum(std::string_view bytes);
@@ -62,8 +65,9 @@ class Judge final : public state::RunJudge {
     void Save(StateWriter& out) const;
     void Restore(StateReader& in);
 
-    FactorWatch grad_norm;
-    FactorWatch max_abs_logit;
+    StepInterval interval;
+    GradExplosionDetector grad_explosion;
+    LogitBlowupDetector logit_blowup;
     FactorWatch tokens;
     LossEpisode loss;
     LevelShiftDetector level_shift;
@@ -90,10 +94,6 @@ class Judge final : public state::RunJudge {
     state::TimeNs unreachable_since_ns = 0;
     state::TimeNs ended_ns = 0;
     std::int64_t steps_seen = 0;
-    std::int64_t grad_onset_step = 0;
-    std::int64_t logit_onset_step = 0;
-    std::int32_t grad_clean = 0;
-    std::int32_t logit_clean = 0;
     bool baseline_lost = false;
     bool last_step_time_known = true;  // false: it lay in the future and was brought back to the present
     std::array<double, 8> learning_rates{};  // newest first; 0 = absent
@@ -104,7 +104,7 @@ class Judge final : public state::RunJudge {
   bool EnterAttempt(const std::string& attempt, state::TimeNs start_ns, state::TimeNs now_ns, bool by_presence);
   StepSignals MakeSignals(const state::JoinedStep& step);
   void WatchFactors(StepSignals& signals);
-  void ReportFactor(const StepSignals& signals, bool high, bool is_grad);
+  void WatchLoss(const StepSignals& signals);
   RunFacts Facts() const;
   Moment Now() const { return {state_.attempt, state_.last_step, state_.now_ns}; }
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x4a44474c;  // "LGDJ"
 // Raised with every change of the layout: a state of another version is not converted, the judge warms up anew.
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr std::size_t kFrameBytes = 4 + 4 + 8;
 
 }  // namespace
@@ -38,15 +38,12 @@ void Judge::State::Save(StateWriter& out) const {
   out.Put(unreachable_since_ns);
   out.Put(ended_ns);
   out.Put(steps_seen);
-  out.Put(grad_onset_step);
-  out.Put(logit_onset_step);
-  out.Put(grad_clean);
-  out.Put(logit_clean);
   out.Put<std::uint8_t>(baseline_lost);
   out.Put<std::uint8_t>(last_step_time_known);
   for (const double rate : learning_rates) out.Put(rate);
-  grad_norm.Save(out);
-  max_abs_logit.Save(out);
+  interval.Save(out);
+  grad_explosion.Save(out);
+  logit_blowup.Save(out);
   tokens.Save(out);
   loss.Save(out);
   level_shift.Save(out);
@@ -76,15 +73,12 @@ void Judge::State::Restore(StateReader& in) {
   unreachable_since_ns = in.GetTime();
   ended_ns = in.GetTime();
   steps_seen = in.GetStep();
-  grad_onset_step = in.GetStep();
-  logit_onset_step = in.GetStep();
-  grad_clean = in.GetIn<std::int32_t>(0, 1 << 30);
-  logit_clean = in.GetIn<std::int32_t>(0, 1 << 30);
   baseline_lost = in.GetBool();
   last_step_time_known = in.GetBool();
   for (double& rate : learning_rates) rate = in.GetFinite();
-  grad_norm.Restore(in);
-  max_abs_logit.Restore(in);
+  interval.Restore(in);
+  grad_explosion.Restore(in);
+  logit_blowup.Restore(in);
   tokens.Restore(in);
   loss.Restore(in);
   level_shift.Restore(in);

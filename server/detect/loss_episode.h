@@ -16,6 +16,7 @@
 #include "server/detect/incident_book.h"
 #include "server/detect/policy.h"
 #include "server/detect/recent_values.h"
+#include "server/detect/record_highs.h"
 #include "server/detect/robust_baseline.h"
 #include "server/detect/spike_cause.h"
 #include "server/detect/step_signals.h"
@@ -39,6 +40,8 @@ class LossEpisode {
   bool warm(const Policy& policy) const { return baseline_.accepted() >= policy.loss_baseline_steps; }
   int accepted() const { return baseline_.accepted(); }
   bool open() const { return open_; }
+  // A spike that was high a point or two ago: what is odd now is its echo.
+  bool in_echo() const { return spike_ && clean_ < 3; }
   // True if the newest value was above the threshold.
   bool flagged() const { return flagged_; }
   // What the loss should be now. Meaningful once warm.
@@ -50,6 +53,7 @@ class LossEpisode {
   void Restore(StateReader& in);
 
  private:
+  static constexpr IncidentBook::Slot kSlot{state::Condition::kLossSpike};
   void Begin(const StepSignals& signals, double residual, double limit);
   void Update(const StepSignals& signals, double residual, double limit, const Policy& policy);
   void TakeCause(const SpikeCause& cause, const StepSignals& signals);
@@ -60,6 +64,7 @@ class LossEpisode {
 
   RobustBaseline baseline_;
   RecentValues recent_;
+  RecordHighs records_;
   SignalTrail trail_;
   double rewind_slack_nats_ = 0;  // fades: a resumed attempt may start above the level that the trend extrapolates back to
   std::int32_t drops_ = 0;        // values far below in a row
@@ -69,6 +74,7 @@ class LossEpisode {
   bool spike_ = false;      // more than a blip
   bool diverging_ = false;  // a rise that never paused, or not back in time
   bool critical_ = false;
+  bool with_gradient_ = false;  // the onset was
   std::optional<double> reference_;  // of an episode that a rise opened: the level below it
   std::int64_t onset_step_ = 0;
   std::int64_t peak_step_ = 0;

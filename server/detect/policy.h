@@ -32,6 +32,7 @@ struct Policy {
   double loss_hopeless_nats = 200;    // above the baseline, twice in a row: far beyond any recovered spike (+53 nats)
   double loss_collapse_nats = 0.05;   // within 16 steps from above loss_collapse_from_nats: nothing learns that fast
   double loss_collapse_from_nats = 1;
+  double collapse_zero_grad_steps = 20;  // a gradient norm of exactly 0 in a row; one or two are a batch without targets
 
   // Level shift: CUSUM of deviations, slack 1. Alarm at 10 for white noise (raised where steps are correlated): no false alarm in 2e6 steps,
   // white or AR(0.3); a shift of two deviations is found after 11 steps (median, white noise).
@@ -40,8 +41,10 @@ struct Policy {
   double shift_floor_nats = 0.1;  // a smaller shift is reported, but as info
 
   // Gradient norm and max|z|, both as logarithms: heavy upper tails in clean runs ask for a factor besides the deviations.
-  double grad_deviations = 8;
-  double grad_factor = 3;
+  double grad_deviations = 12;  // BLOOM's lead was 17 deviations at its first value; clean logs of every step reach 12 twice in 1e4 points
+  double grad_factor = 3.5;     // BLOOM's: 3.9. Only where every step is seen
+  double grad_large_factor = 10;  // times the median of 128: an explosion whatever the noise
+  double grad_large_deviations = 2;
   double logit_deviations = 8;
   double logit_factor = 1.5;
 

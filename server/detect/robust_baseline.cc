@@ -1,6 +1,7 @@
 #include "server/detect/robust_baseline.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace lossgauge::detect {
 namespace {
@@ -24,11 +25,14 @@ void RobustBaseline::Accept(double value) {
   const double residual = value - predicted;
   double innovation = residual;
   if (residuals_.size() >= 32) {
-    const double center = residuals_.Median();
-    const double reach = kClip * std::max(Scale(), 1e-12);
-    innovation = std::clamp(innovation, center - reach, center + reach);
+    // About zero, though the residuals may have a bias: an innovation whose sign is turned drives the level away for good.
+    const double reach = kClip * std::max(Scale(), 1e-12) + std::fabs(residuals_.Median());
+    innovation = std::clamp(innovation, -reach, reach);
   }
-  if (age_ > 2) residuals_.Add(residual);
+  if (age_ > 2) {
+    residuals_.Add(residual);
+    newest_.Add(residual);
+  }
   const double n = age_ + 1;
   const double level_gain = std::max(kLevelGain, 2 * (2 * n - 1) / (n * (n + 1)));
   const double slope_gain = std::max(kSlopeGain, 6 / (n * (n + 1)));
@@ -41,6 +45,8 @@ void RobustBaseline::Accept(double value) {
 void RobustBaseline::Reseat(double level) {
   level_ = level;
   slope_ = 0;
+  newest_.Shift(-residuals_.Median());
+  residuals_.Shift(-residuals_.Median());  // what the old level was off by says nothing of the new one
   age_ = 16;  // gains begin near their steady values: the new level is known, its slope not
 }
 
@@ -56,6 +62,7 @@ void RobustBaseline::Clear() { *this = RobustBaseline(); }
 
 void RobustBaseline::Save(StateWriter& out) const {
   residuals_.Save(out);
+  newest_.Save(out);
   out.Put(level_);
   out.Put(slope_);
   out.Put(accepted_);
@@ -64,6 +71,7 @@ void RobustBaseline::Save(StateWriter& out) const {
 
 void RobustBaseline::Restore(StateReader& in) {
   residuals_.Restore(in);
+  newest_.Restore(in);
   level_ = in.GetFinite();
   slope_ = in.GetFinite();
   accepted_ = in.GetIn<std::int32_t>(0, 1 << 30);

@@ -6,6 +6,7 @@
 #ifndef LOSSGAUGE_SERVER_DETECT_ROBUST_BASELINE_H_
 #define LOSSGAUGE_SERVER_DETECT_ROBUST_BASELINE_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "server/detect/sorted_window.h"
@@ -20,8 +21,12 @@ class RobustBaseline {
 
   // What the next value should be.
   double Center() const { return level_ + slope_ + residuals_.Median(); }
-  // 1.4826 * MAD of the residuals: a standard deviation if they were Gaussian. 0 for a constant series.
-  double Scale() const { return 1.4826 * residuals_.MedianAbsoluteDeviation(); }
+  // 1.4826 * MAD of the residuals: a standard deviation if they were Gaussian. 0 for a constant series. Where the newest quarter of them is much
+  // quieter than all (the steep descent is over), it counts, with an allowance for its own uncertainty.
+  double Scale() const {
+    const double all = 1.4826 * residuals_.MedianAbsoluteDeviation();
+    return newest_.full() ? std::min(all, kNewestAllowance * 1.4826 * newest_.MedianAbsoluteDeviation()) : all;
+  }
   int accepted() const { return accepted_; }
 
   void Accept(double value);
@@ -35,7 +40,9 @@ class RobustBaseline {
   void Restore(StateReader& in);
 
  private:
+  static constexpr double kNewestAllowance = 1.5;
   SortedWindow<kWindow> residuals_;
+  SortedWindow<kWindow / 4> newest_;  // of them
   double level_ = 0;
   double slope_ = 0;
   std::int32_t accepted_ = 0;

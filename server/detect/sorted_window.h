@@ -36,6 +36,16 @@ class SortedWindow {
     ++size_;
   }
 
+  // Adds to every value.
+  void Shift(double by) {
+    for (int i = 0; i < size_; ++i) {
+      sorted_[static_cast<std::size_t>(i)] += static_cast<float>(by);
+      float& at = arrival_[static_cast<std::size_t>((next_ - 1 - i + 2 * kCapacity) % kCapacity)];
+      at += static_cast<float>(by);
+    }
+    deviation_ = -1;
+  }
+
   void Clear() {
     size_ = next_ = 0;
     deviation_ = -1;
@@ -46,6 +56,9 @@ class SortedWindow {
     if (size_ == 0) return 0;
     return 0.5 * (double{sorted_[(size_ - 1) / 2]} + double{sorted_[size_ / 2]});
   }
+
+  // -infinity if empty.
+  double Max() const { return size_ == 0 ? -HUGE_VAL : double{sorted_[static_cast<std::size_t>(size_ - 1)]}; }
 
   // Median of |value - Median()|, by walking outwards from the middle; 0 if empty.
   // Computed once per change.

@@ -11,6 +11,7 @@ namespace lossgauge::detect {
 
 namespace {
 
+constexpr std::int64_t kLeadSteps = 16;
 constexpr int kLogitLead = 2;  // newest steps among which max|z| explains the loss
 
 // Factors can be beyond a float's range, and a saved state holds finite numbers only.
@@ -21,21 +22,26 @@ float ToFloat(double value) { return static_cast<float>(std::clamp(value, 0.0, 1
 void SignalTrail::Push(const StepSignals& signals) {
   for (int i = kLength - 1; i > 0; --i) {
     flags_[i] = flags_[i - 1];
+    steps_[i] = steps_[i - 1];
     logits_[i] = logits_[i - 1];
     learning_rate_factors_[i] = learning_rate_factors_[i - 1];
   }
   logits_[0] = {ToFloat(signals.max_abs_logit.value_or(0)), ToFloat(signals.logit_factor)};
+  steps_[0] = signals.moment.step;
   learning_rate_factors_[0] = ToFloat(signals.learning_rate_factor);
   flags_[0] = static_cast<std::uint8_t>((signals.grad_high ? kGrad : 0) | (signals.logit_high ? kLogit : 0) |
                                         (signals.learning_rate_factor >= 2 ? kLearningRate : 0));
   if (size_ < kLength) ++size_;
 }
 
-bool SignalTrail::GradHigh(bool same_step) const {
-  for (int i = same_step ? 0 : 1; i < size_; ++i) {
-    if (flags_[i] & kGrad) return true;
+bool SignalTrail::GradLed() const {
+  int high = 0;
+  for (int i = 1; i < size_; ++i) {
+    if (!(flags_[i] & kGrad) || steps_[0] - steps_[i] > kLeadSteps) continue;
+    if (i == 1) return true;
+    ++high;
   }
-  return false;
+  return high >= 2;
 }
 
 bool SignalTrail::LearningRateJumped() const {
@@ -68,6 +74,7 @@ void SignalTrail::Save(StateWriter& out) const {
   out.Put(static_cast<std::uint8_t>(size_));
   for (int i = 0; i < size_; ++i) {
     out.Put(flags_[i]);
+    out.Put(steps_[i]);
     out.Put(logits_[i].max_abs);
     out.Put(logits_[i].factor);
     out.Put(learning_rate_factors_[i]);
@@ -78,6 +85,7 @@ void SignalTrail::Restore(StateReader& in) {
   size_ = in.GetIn<std::uint8_t>(0, kLength);
   for (int i = 0; i < size_; ++i) {
     flags_[i] = in.GetIn<std::uint8_t>(0, 7);
+    steps_[i] = in.GetStep();
     logits_[i].max_abs = in.GetIn<float>(0, 1.1e30f);
     logits_[i].factor = in.GetIn<float>(0, 1.1e30f);
     learning_rate_factors_[i] = in.GetIn<float>(0, 1.1e30f);
@@ -102,7 +110,7 @@ SpikeCause FindSpikeCause(const StepSignals& signals, const SignalTrail& trail, 
     }
   }
   if (with_loss >= 2 && beyond == 1) return {state::kCauseRank, alone};
-  if (trail.GradHigh(/*same_step=*/false)) return {state::kCauseOptimizer, std::nullopt};
+  if (trail.GradLed()) return {state::kCauseOptimizer, std::nullopt};
   return {state::kCauseUnexplained, std::nullopt};
 }
 

@@ -21,8 +21,9 @@ class SignalTrail {
  public:
   static constexpr int kLength = 8;
   void Push(const StepSignals& signals);
-  // A gradient norm that was high on one of the steps before the newest (or on it, too, if `same_step`).
-  bool GradHigh(bool same_step) const;
+  // A gradient norm that was high on the step before the newest, or on two of the sixteen steps before it: one high value that passed leads to
+  // nothing, and in a log of every hundredth step there is no lead.
+  bool GradLed() const;
   bool LearningRateJumped() const;
   // Of the newest `steps` steps.
   bool LogitHigh(int steps) const;
@@ -41,6 +42,7 @@ class SignalTrail {
  private:
   enum : std::uint8_t { kGrad = 1, kLogit = 2, kLearningRate = 4 };
   std::array<std::uint8_t, kLength> flags_{};  // newest first
+  std::array<std::int64_t, kLength> steps_{};
   std::array<Logit, kLength> logits_{};
   std::array<float, kLength> learning_rate_factors_{};
   int size_ = 0;

@@ -16,12 +16,14 @@ struct StepSignals {
   std::optional<double> loss;           // finite
   std::optional<double> grad_norm;      // finite and > 0
   std::optional<double> max_abs_logit;  // finite and > 0
+  std::int64_t interval_steps = 1;      // between two steps that are seen: above 1 in sparse logs
   // Against the baseline; 1 where there is no baseline or no value.
   double grad_factor = 1;
   double logit_factor = 1;
   double tokens_factor = 1;         // unmasked tokens
   double learning_rate_factor = 1;  // against eight steps before
   bool grad_high = false;
+  bool grad_large = false;  // by the factor that needs no quiet series
   bool logit_high = false;
   bool tokens_odd = false;
 };
