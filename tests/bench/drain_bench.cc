@@ -4,6 +4,8 @@
 //
 // 1. drain:    copy, checksum, validate, join (no detectors, nothing written)
 // 2. pipeline: the same, with the real detectors, verdict, one SQLite transaction a cycle, and a snapshot published
+// 3. thinning: the steps of 2 once they are old, as the drain thread does it, and what a step takes on disk before and after
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -109,6 +111,25 @@ void BenchDrain(std::uint32_t ranks, double seconds) {
   Report("drain", ranks, records, used);
 }
 
+void BenchThinning(std::uint32_t ranks, std::uint64_t steps, state::Store* store, state::TimeNs now_ns) {
+  const std::uint64_t before = store->bytes();
+  std::vector<double> calls;
+  const double begin = CpuSeconds();
+  for (bool more = true; more;) {
+    const double call_begin = CpuSeconds();
+    const auto result = store->Prune(now_ns + state::StoreOptions().full_age_ns + 1'000'000'000);
+    calls.push_back(CpuSeconds() - call_begin);
+    if (!result.ok()) std::abort();
+    more = *result;
+  }
+  const double seconds = CpuSeconds() - begin;
+  std::sort(calls.begin(), calls.end());
+  std::printf("thinning  %u rank%s: %.2f us a step; a call %.1f ms, the longest %.1f ms; on disk %.0f bytes a step before, %.1f after\n", ranks,
+              ranks == 1 ? " " : "s", 1e6 * seconds / static_cast<double>(store->history_counts().thinned), 1e3 * calls[calls.size() / 2],
+              1e3 * calls.back(), static_cast<double>(before) / static_cast<double>(steps),
+              static_cast<double>(store->bytes()) / static_cast<double>(steps));
+}
+
 void BenchPipeline(std::uint32_t ranks, double seconds, const std::string& directory) {
   lossgauge::testing::ScratchDirectory rings, scratch;
   state::SystemClock clock;
@@ -138,6 +159,7 @@ void BenchPipeline(std::uint32_t ranks, double seconds, const std::string& direc
   const double begin = CpuSeconds();
   while (book.HasUncommitted()) pipeline.RunCycle();
   Report("pipeline", ranks, records, used + CpuSeconds() - begin);
+  BenchThinning(ranks, records / ranks, store->get(), clock.NowNs());
 }
 
 }  // namespace
