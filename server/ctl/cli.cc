@@ -34,7 +34,7 @@ void PrintTerm(std::ostream& out, const std::string& term, const std::string& ex
 }
 
 void PrintUsage(std::ostream& out) {
-  out << "lossgaugectl: asks lossgauged about training runs, and reads ring files\nwithout it.\n\n"
+  out << "lossgaugectl: asks lossgauged about training runs, and reads ring files\nand training logs without it.\n\n"
          "usage: lossgaugectl COMMAND [OPERANDS] [FLAGS]\n\n";
   for (const Command& command : Commands()) PrintTerm(out, absl::StrCat(command.name, " ", command.operands), command.summary);
   out << "\n";
@@ -64,7 +64,7 @@ void PrintHelp(const Command& command, std::ostream& out) {
 const std::vector<Command>& Commands() {
   static const auto& commands = *new std::vector<Command>{
       RunsCommand(), VerdictCommand(), StepsCommand(), IncidentsCommand(), WatchCommand(), AcknowledgeCommand(), ReportCommand(),
-      DumpCommand(), CompletionCommand()};
+      ReplayCommand(), DumpCommand(), CompletionCommand()};
   return commands;
 }
 

@@ -17,6 +17,7 @@ Command IncidentsCommand();
 Command WatchCommand();
 Command AcknowledgeCommand();
 Command ReportCommand();
+Command ReplayCommand();
 Command DumpCommand();
 Command CompletionCommand();
 

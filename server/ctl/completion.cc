@@ -29,7 +29,7 @@ int Run(const Options& options, Io& io) {
     io.out << "' ;;\n";
   }
   io.out << "  esac\n"
-            "  if [[ $word != -* && ${COMP_WORDS[1]} == dump ]]; then\n"
+            "  if [[ $word != -* && ( ${COMP_WORDS[1]} == dump || ${COMP_WORDS[1]} == replay ) ]]; then\n"
             "    mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
             "  else\n"
             "    mapfile -t COMPREPLY < <(compgen -W \"$flags\" -- \"$word\")\n"

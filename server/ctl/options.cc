@@ -160,7 +160,8 @@ absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<s
   if (options.operands_.size() < wanted.size()) {
     return absl::InvalidArgumentError(absl::StrCat(wanted[options.operands_.size()], " is missing"));
   }
-  if (options.operands_.size() > wanted.size()) {
+  const bool takes_more = !wanted.empty() && wanted.back().ends_with("...");
+  if (options.operands_.size() > wanted.size() && !takes_more) {
     return absl::InvalidArgumentError(absl::StrCat("unexpected \"", options.operands_[wanted.size()], "\""));
   }
   return options;

@@ -30,7 +30,7 @@ class Options;
 
 struct Command {
   std::string name;
-  std::string operands;  // "RUN", "RUN ACTION", "" ...: as many as there are words
+  std::string operands;  // "RUN", "RUN ACTION", "" ...: as many as there are words; "FILE...": one or more
   std::string summary;  // one line
   std::string details;  // paragraphs below it in --help
   std::vector<Flag> flags;  // besides those of every command
@@ -42,6 +42,7 @@ struct Command {
 class Options {
  public:
   const std::string& operand(std::size_t index) const { return operands_[index]; }
+  const std::vector<std::string>& operands() const { return operands_; }
   bool Has(const std::string& flag) const { return values_.count(flag) != 0; }
   std::string Text(const std::string& flag, const std::string& otherwise = "") const;
   std::optional<std::int64_t> Integer(const std::string& flag) const;

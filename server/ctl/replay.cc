@@ -1,0 +1,96 @@
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "server/ctl/commands.h"
+#include "server/ctl/connection.h"
+#include "server/ctl/replay_output.h"
+#include "server/detect/policy.h"
+#include "server/replay/joined_files.h"
+#include "server/replay/read_log.h"
+
+namespace lossgauge::ctl {
+namespace {
+
+ReplayedRun ReplayFiles(const std::string& name, const std::vector<std::string>& paths, const detect::PolicySet& policies) {
+  ReplayedRun run;
+  run.run = name;
+  replay::Replay replay(name, policies);
+  replay::JoinedFiles joined(&replay);
+  for (const std::string& path : paths) {
+    ReplayedFile& file = run.files.emplace_back();
+    file.path = path;
+    joined.BeginFile();
+    if (auto report = replay::ReadLogFile(path, &joined); report.ok()) {
+      file.report = *std::move(report);
+      run.points += file.report.points;
+    } else {
+      file.error = std::string(report.status().message());
+    }
+  }
+  run.result = replay.Finish();
+  return run;
+}
+
+int Run(const Options& options, Io& io) {
+  detect::PolicySet policies = detect::DefaultPolicies();
+  if (options.Has("policy")) {
+    auto loaded = detect::LoadPolicy(options.Text("policy"));
+    if (!loaded.ok()) {
+      io.err << "lossgaugectl: " << Printable(std::string(loaded.status().message())) << "\n";
+      return kFailed;
+    }
+    policies = *std::move(loaded);
+  }
+  std::vector<std::pair<std::string, std::vector<std::string>>> runs;  // name, paths
+  if (options.Has("run")) {
+    runs.emplace_back(options.Text("run"), options.operands());
+  } else {
+    for (const std::string& path : options.operands()) {
+      std::string name = std::filesystem::path(path).filename().string();
+      runs.emplace_back(name.empty() ? path : name, std::vector<std::string>{path});
+    }
+  }
+  JsonWriter json(io.out);
+  if (options.Has("json")) {
+    json.OpenObject();
+    json.OpenArray("runs");
+  }
+  bool all_read = true;
+  for (const auto& [name, paths] : runs) {
+    const ReplayedRun run = ReplayFiles(name, paths, policies);
+    for (const ReplayedFile& file : run.files) {
+      if (file.error.empty() && file.report.points > 0) continue;
+      all_read = false;
+      io.err << "lossgaugectl: " << Printable(file.error.empty() ? absl::StrCat(file.path, ": no training log that is known here") : file.error) << "\n";
+    }
+    if (options.Has("json")) {
+      WriteReplay(run, json);
+    } else {
+      if (&name != &runs.front().first) io.out << "\n";
+      PrintReplay(run, io);
+    }
+  }
+  if (options.Has("json")) {
+    json.CloseArray();
+    json.CloseObject();
+  }
+  return all_read ? kDone : kFailed;
+}
+
+}  // namespace
+
+Command ReplayCommand() {
+  return {.name = "replay",
+          .operands = "FILE...",
+          .summary = "judge training logs as lossgauged would have; no daemon needed",
+          .details = "Reads logs of Hugging Face trainers, Megatron, DeepSpeed, nanoGPT and its kin, llm.c, CSV, JSON lines, TensorBoard event files and "
+                     "our own export, by their content; the same detectors and policy as lossgauged's go over them. The end of a log counts as a clean "
+                     "end. What a log does not say is absent; where it gives no times of its steps, times are made up, a second a point. Exit code 1 if "
+                     "a file cannot be read or holds no training log.",
+          .flags = {{"policy", FlagKind::kText, "FILE", "thresholds, as lossgauged's --policy; default: its defaults"},
+                    {"run", FlagKind::kText, "NAME", "the files are one run's logs, in this order; without it each is a run of its own, named as the file"}},
+          .remote = false,
+          .run = Run};
+}
+
+}  // namespace lossgauge::ctl
