@@ -9,6 +9,7 @@
 
 #include "proto/lossgauge/ring/fixed128.h"
 #include "tests/kernels/backend.h"
+#include "tests/kernels/linear_backend.h"
 #include "tests/kernels/recipes.h"
 
 namespace lossgauge::test {
@@ -58,6 +59,28 @@ TEST(Threads, TheirNumberChangesNoBit) {
       EXPECT_EQ(lg_fixed128_compare(one.record.probability_mass, many.record.probability_mass), 0);
       EXPECT_EQ(one.record.worst_logit_position, many.record.worst_logit_position);
       EXPECT_EQ(one.record.worst_logit_column, many.record.worst_logit_column);
+    }
+  }
+}
+
+TEST(Threads, TheirNumberChangesNoBitOfALinearHead) {
+  for (const int dtype : {LG_FP32, LG_BF16}) {
+    LinearProblem problem = MakeLinearProblem(X(70, 96), W(3001, 96), Y(70, 3001));
+    problem.dtype = problem.head_grad_dtype = dtype;
+    problem.chunk_rows = 30;
+    problem.bias.assign(3001, 0.5);
+    const LinearObserved one = RunLinearObserved(problem);
+    ASSERT_EQ(one.outcome.code, LG_OK) << one.outcome.message;
+    for (const int threads : {2, 3, 8}) {
+      problem.loss.threads = threads;
+      const LinearObserved many = RunLinearObserved(problem);
+      EXPECT_EQ(one.outcome.grad_hidden_bytes, many.outcome.grad_hidden_bytes);
+      EXPECT_EQ(one.outcome.grad_weight_bytes, many.outcome.grad_weight_bytes);
+      EXPECT_EQ(one.outcome.grad_bias_bytes, many.outcome.grad_bias_bytes);
+      EXPECT_EQ(one.outcome.losses, many.outcome.losses);
+      EXPECT_EQ(lg_fixed128_compare(one.record.hidden_grad_sq_sum, many.record.hidden_grad_sq_sum), 0);
+      EXPECT_EQ(lg_fixed128_compare(one.record.head_grad_sq_sum, many.record.head_grad_sq_sum), 0);
+      EXPECT_EQ(lg_fixed128_compare(one.record.nll_sum, many.record.nll_sum), 0);
     }
   }
 }
