@@ -1,5 +1,6 @@
 #include "server/replay/csv_log.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -68,6 +69,16 @@ std::optional<char> HeaderDelimiter(std::string_view line) {
     if (SplitCells(line, delimiter, &cells) && IsHeader(cells)) return delimiter;
   }
   return std::nullopt;
+}
+
+bool IsRowBelow(std::string_view header, std::string_view row, char delimiter) {
+  std::vector<std::string> names, cells;
+  if (!SplitCells(header, delimiter, &names) || !SplitCells(row, delimiter, &cells)) return false;
+  for (std::size_t i = 0; i < std::min(names.size(), cells.size()); ++i) {
+    CommaUse comma;
+    if (LookUpName(NormalName(names[i])).meaning != Meaning::kNone && ParseNumber(cells[i], true, &comma)) return true;
+  }
+  return false;
 }
 
 void ReadCsvLog(char delimiter, LineReader* lines, PointMaker* points, LogReport* report) {

@@ -15,6 +15,9 @@ inline constexpr std::string_view kShapeCsv = "csv";
 // The delimiter if `line` is the header of a table with a loss in it.
 std::optional<char> HeaderDelimiter(std::string_view line);
 
+// `row` holds a number below a name that is known: `header` is one.
+bool IsRowBelow(std::string_view header, std::string_view row, char delimiter);
+
 void ReadCsvLog(char delimiter, LineReader* lines, PointMaker* points, LogReport* report);
 
 }  // namespace lossgauge::replay

@@ -124,7 +124,8 @@ std::string NormalName(std::string_view name) {
     const auto c = static_cast<unsigned char>(name[i]);
     if (c == '(' || c == '[') break;  // a unit, or a remark
     if (absl::ascii_isalnum(c) || c >= 0x80) {
-      if (gap && !normal.empty()) normal.push_back('_');
+      const bool is_hump = absl::ascii_isupper(c) && i > 0 && absl::ascii_islower(static_cast<unsigned char>(name[i - 1]));
+      if ((gap || is_hump) && !normal.empty()) normal.push_back('_');
       gap = false;
       normal.push_back(static_cast<char>(absl::ascii_tolower(c)));
     } else if (c == '_' && normal.empty() && !gap) {

@@ -40,7 +40,7 @@ struct FieldName {
 inline constexpr int kSomeLoss = 100;
 inline constexpr int kSideLoss = 200;
 
-// Lower case, words joined by "_": "lm loss", "lm-loss" and "lm/loss" are one name. A leading underscore stays.
+// Lower case, words joined by "_": "lm loss", "lm-loss", "lm/loss" and "lmLoss" are one name. A leading underscore stays.
 std::string NormalName(std::string_view name);
 
 // `name` is normal.

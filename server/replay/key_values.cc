@@ -112,6 +112,8 @@ bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record) {
       if (suffix == "K" || suffix == "k") value *= 1e3;
       if (suffix == "M") value *= 1e6;
       // llm.c gives the time of a step as a number of ms without a name.
+      // "120 | loss 3.1": whose first number has no name gives the step.
+      if (name.empty() && suffix.empty() && TrimSpaces(line.substr(0, i)).empty() && line.substr(end).starts_with(" | ")) name = "step";
       const bool is_nameless_time = name.empty() && suffix.empty() && line.substr(end).starts_with(" ms") && line.substr(0, i).ends_with("| ");
       // "time 123.45ms" of a step; without a unit it may be of anything.
       const bool is_time = name == "time" && suffix == "ms";

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,14 +44,19 @@ Sniffed Sniff(std::string_view head) {
   char first = 0;
   std::optional<char> delimiter;
   LogRecord record;
-  bool header_may_come = true;
+  std::string header;
+  bool header_may_come = true, is_table = false;
   while (looked_at < 64 && lines.Next(&line)) {
     const std::string_view text = line.text;
     const char c = text[text.find_first_not_of(" \t")];
     if (first == 0) first = c;
     if (header_may_come && c != '#') {
       delimiter = HeaderDelimiter(text);
+      header = text;
       header_may_come = false;
+    } else if (delimiter) {
+      // "step 1, loss 2.5" could be names of columns, if it were not for the line below.
+      is_table = is_table || IsRowBelow(header, text, *delimiter);
     }
     ++looked_at;
     record.Clear();
@@ -64,7 +70,7 @@ Sniffed Sniff(std::string_view head) {
     const char then = next == std::string_view::npos ? '\0' : head[next];
     if (first == '{' ? (then == '"' || then == '}') : (then == '{' || then == '[' || then == ']')) return {Kind::kJsonDocument};
   }
-  if (delimiter) return {Kind::kCsv, *delimiter};
+  if (delimiter && is_table) return {Kind::kCsv, *delimiter};
   return {Kind::kText};
 }
 

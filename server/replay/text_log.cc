@@ -1,5 +1,6 @@
 #include "server/replay/text_log.h"
 
+#include <algorithm>
 #include <string>
 
 #include "server/replay/json_record.h"
@@ -26,12 +27,48 @@ bool ParseDictionary(std::string_view line, std::string* json, LogRecord* record
   return false;
 }
 
+// A line with nothing but the step, and indented lines with its values below it.
+class Block {
+ public:
+  explicit Block(PointMaker* points) : points_(points) {}
+  // True: the line belongs to the block.
+  bool Takes(const LogLine& line, const LogRecord& values) {
+    const bool is_indented = line.text.front() == ' ' || line.text.front() == '\t';
+    if (!is_open_ || !is_indented || values.Has(Meaning::kStep)) {
+      Close();
+      return false;
+    }
+    for (const LogField& field : values.fields) {
+      if (record_.fields.size() < LogRecord::kMaxFields) record_.fields.push_back(field);
+    }
+    return true;
+  }
+  bool Begins(const LogRecord& head) {
+    const bool has_step = head.Has(Meaning::kStep);
+    const auto is_head = [](const LogField& field) { return field.known.meaning == Meaning::kStep || field.known.meaning == Meaning::kEpoch; };
+    if (!has_step || !std::all_of(head.fields.begin(), head.fields.end(), is_head)) return false;
+    record_ = head;
+    is_open_ = true;
+    return true;
+  }
+  void Close() {
+    if (is_open_ && record_.fields.size() > 1) points_->OnRecord(record_);
+    is_open_ = false;
+  }
+
+ private:
+  PointMaker* const points_;
+  LogRecord record_;
+  bool is_open_ = false;
+};
+
 }  // namespace
 
 void ReadTextLog(LineReader* lines, PointMaker* points, LogReport* report) {
   LogRecord record;
   LogLine line;
   std::string json;
+  Block block(points);
   while (lines->Next(&line)) {
     bool cut_off = false;
     record.Clear();
@@ -50,10 +87,11 @@ void ReadTextLog(LineReader* lines, PointMaker* points, LogReport* report) {
       cut_off = AddKeyValues(line.text, line.terminated, &record);
     }
     if (cut_off) report->Count(Oddity::kCutOff, line.number);
-    if (record.fields.empty()) continue;
+    if (block.Takes(line, record) || record.fields.empty()) continue;
     record.rank_tag = RankTag(line.text);
-    points->OnRecord(record);
+    if (!block.Begins(record)) points->OnRecord(record);
   }
+  block.Close();
 }
 
 }  // namespace lossgauge::replay

@@ -135,6 +135,7 @@ TEST(CommandLine, WrongUseNamesTheWordAndExitsWithTwo) {
       {{"verdct", "x"}, "did you mean verdict?"},
       {{"verdict"}, "RUN is missing"},
       {{"verdict", "a", "b"}, "unexpected \"b\""},
+      {{"replay"}, "FILE... is missing"},
       {{"verdict", "a", "--adress=x"}, "unknown flag --adress, did you mean --address?"},
       {{"verdict", "bad\xff"}, "lossgaugectl verdict: \"bad\\xff\" is not valid UTF-8"},
       {{"steps", "a", "--attempt=\xff"}, "\"--attempt=\\xff\" is not valid UTF-8"},
@@ -171,7 +172,7 @@ TEST(CommandLine, AWrongWordCannotWriteToTheTerminal) {
 TEST(Completion, OffersCommandsAndFlags) {
   Session session;
   ASSERT_EQ(session.Run({"completion", "bash"}), 0);
-  EXPECT_THAT(session.out, HasSubstr("runs verdict steps incidents watch ack report dump completion"));
+  EXPECT_THAT(session.out, HasSubstr("runs verdict steps incidents watch ack report replay dump completion"));
   EXPECT_THAT(session.out, HasSubstr("steps) flags='--attempt= --first= --last= --tail= --ranks --address= --timeout= --json --help'"));
 }
 
