@@ -87,6 +87,8 @@ void ToMessage(const state::StepSummary& step, bool include_ranks, v1::Step* mes
   if (step.step_seconds) message->set_step_seconds(*step.step_seconds);
   if (step.denominator_min) message->set_denominator_min(*step.denominator_min);
   if (step.denominator_max) message->set_denominator_max(*step.denominator_max);
+  if (step.hidden_grad_norm) message->set_hidden_grad_norm(*step.hidden_grad_norm);
+  if (step.head_grad_norm) message->set_head_grad_norm(*step.head_grad_norm);
 
   message->set_tokens(step.tokens);
   message->set_unmasked_tokens(step.unmasked_tokens);

@@ -37,10 +37,10 @@ enum class Metric {
   kRunEvaluationLoss, kRunEvaluationStep,
   // Last joined step of the run.
   kRunStep, kRunLoss, kRunPerplexity, kRunBitsPerByte, kRunObjective, kRunZLoss, kRunReportedLoss, kRunAccuracy, kRunGradNorm,
-  kRunLogitGradNorm, kRunMaxAbsLogit, kRunLogZ, kRunLogZMax, kRunLearningRate, kRunStepSeconds, kRunStepTokens, kRunStepUnmaskedTokens,
+  kRunLogitGradNorm, kRunHiddenGradNorm, kRunHeadGradNorm, kRunMaxAbsLogit, kRunLogZ, kRunLogZMax, kRunLearningRate, kRunStepSeconds, kRunStepTokens, kRunStepUnmaskedTokens,
   kRunMissingRanks, kRunLastStepTime, kRunMaxLoss, kRunMaxGradNorm, kRunMaxAbsLogit60, kRunMaxLogZ, kRunMaxStepSeconds,
   // Last step of one rank.
-  kStep, kLoss, kPerplexity, kBitsPerByte, kGradNorm, kLogitGradNorm, kMaxAbsLogit, kLogZ, kLogZMax, kLearningRate, kStepSeconds,
+  kStep, kLoss, kPerplexity, kBitsPerByte, kGradNorm, kLogitGradNorm, kHiddenGradNorm, kHeadGradNorm, kMaxAbsLogit, kLogZ, kLogZMax, kLearningRate, kStepSeconds,
   kStepUnmaskedTokens, kMaxLoss, kMaxGradNorm, kMaxAbsLogit60, kMaxLogZ, kMaxStepSeconds, kLastRecordTime,
   // Producer of one rank.
   kProducerUp, kProducerState, kHeartbeatTime, kEnteredStep, kEnqueuedStep, kPublishedStep,

@@ -6,6 +6,7 @@
 
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/export/counter_series.h"
+#include "server/state/gradient_square.h"
 
 namespace lossgauge::export_ {
 namespace {
@@ -46,12 +47,12 @@ void AddLastStep(const RankLabels& at, const lg_step_record& record, FamilyBuild
     page.Add(Metric::kLogZ, {at.run, at.rank}, lg_fixed128_to_double(record.log_z_sum) / finite);
     page.Add(Metric::kLogZMax, {at.run, at.rank}, record.log_z_max);
   }
-  // The kernel sums (gradient * denominator)^2; one denominator for the whole step is needed to undo that.
-  if (has(LG_HAS_LOGIT_GRAD) && has(LG_HAS_DENOMINATOR) && record.denominator_min == record.denominator_max &&
-      record.denominator_min > 0) {
-    page.Add(Metric::kLogitGradNorm, {at.run, at.rank},
-             std::sqrt(lg_fixed128_to_double(record.logit_grad_sq_sum)) / record.denominator_min);
-  }
+  const auto add_norm = [&](Metric metric, std::uint64_t bit, const lg_fixed128& sum) {
+    if (const auto square = state::GradientSquare(record, bit, sum)) page.Add(metric, {at.run, at.rank}, std::sqrt(*square));
+  };
+  add_norm(Metric::kLogitGradNorm, LG_HAS_LOGIT_GRAD, record.logit_grad_sq_sum);
+  add_norm(Metric::kHiddenGradNorm, LG_HAS_HIDDEN_GRAD, record.hidden_grad_sq_sum);
+  add_norm(Metric::kHeadGradNorm, LG_HAS_HEAD_GRAD, record.head_grad_sq_sum);
   if (has(LG_HAS_GRAD_NORM)) page.Add(Metric::kGradNorm, {at.run, at.rank}, record.grad_norm);
   if (has(LG_HAS_LEARNING_RATE)) page.Add(Metric::kLearningRate, {at.run, at.rank}, record.learning_rate);
 }

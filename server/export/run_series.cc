@@ -144,6 +144,8 @@ void AddLastStep(std::string_view label, const state::StepSummary& step, FamilyB
   page.Add(Metric::kRunAccuracy, {label}, step.accuracy);
   page.Add(Metric::kRunGradNorm, {label}, step.grad_norm);
   page.Add(Metric::kRunLogitGradNorm, {label}, step.logit_grad_norm);
+  page.Add(Metric::kRunHiddenGradNorm, {label}, step.hidden_grad_norm);
+  page.Add(Metric::kRunHeadGradNorm, {label}, step.head_grad_norm);
   page.Add(Metric::kRunMaxAbsLogit, {label}, step.max_abs_logit);
   page.Add(Metric::kRunLogZ, {label}, step.log_z_mean_nats);
   page.Add(Metric::kRunLogZMax, {label}, step.log_z_max_nats);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "proto/lossgauge/ring/fixed128.h"
+#include "server/state/gradient_square.h"
 #include "server/state/joined_step.h"
 #include "server/state/tensor_group.h"
 
@@ -40,6 +41,30 @@ void TakeNorm(std::optional<double>* norm, double value) {
   if (norm->has_value() && !std::isfinite(**norm)) return;
   if (!norm->has_value() || !std::isfinite(value) || value > **norm) *norm = value;
 }
+
+// Ranks' parts of a gradient, each with entries of its own.
+class NormOfParts {
+ public:
+  // A part that is not known makes the norm unknown.
+  void Add(std::optional<double> square, bool has_tokens) {
+    if (square) {
+      squares_ += *square;
+      ++parts_;
+    } else if (has_tokens) {
+      lacks_one_ = true;
+    }
+  }
+  int parts() const { return parts_; }
+  std::optional<double> Norm() const {
+    if (parts_ == 0 || lacks_one_) return std::nullopt;
+    return std::sqrt(squares_);
+  }
+
+ private:
+  double squares_ = 0;
+  int parts_ = 0;
+  bool lacks_one_ = false;
+};
 
 void SumCounted(const std::vector<const RankSample*>& counted, StepSummary* s) {
   ExactSum nll, objective, z_loss, scored, log_z;
@@ -91,8 +116,7 @@ void SumCounted(const std::vector<const RankSample*>& counted, StepSummary* s) {
 
 // Over every rank that owns logits: shards of a tensor-parallel group add to the norm and share the maxima.
 void ScanAll(const std::vector<RankSample>& samples, StepSummary* s) {
-  double logit_grad_sq = 0;
-  bool has_logit_grad = false, lacks_logit_grad = false;
+  NormOfParts logit_grad, hidden_grad, head_grad;
   for (const RankSample& sample : samples) {
     const lg_step_record& r = sample.record;
     const std::uint32_t rank = sample.producer->layout.rank;
@@ -103,14 +127,10 @@ void ScanAll(const std::vector<RankSample>& samples, StepSummary* s) {
     if ((r.present & LG_HAS_LEARNING_RATE) && !s->learning_rate) s->learning_rate = r.learning_rate;
     if ((r.present & LG_HAS_REPORTED_LOSS) && !s->reported_loss_nats) s->reported_loss_nats = r.reported_loss;
     if (OwnsLoss(sample)) {
-      const bool usable = (r.present & LG_HAS_LOGIT_GRAD) && (r.present & LG_HAS_DENOMINATOR) &&
-                          r.denominator_min == r.denominator_max && r.denominator_min > 0;
-      if (usable) {
-        logit_grad_sq += lg_fixed128_to_double(r.logit_grad_sq_sum) / (r.denominator_min * r.denominator_min);
-        has_logit_grad = true;
-      } else if (r.finite_tokens > 0) {
-        lacks_logit_grad = true;
-      }
+      const bool has_tokens = r.finite_tokens > 0;
+      logit_grad.Add(GradientSquare(r, LG_HAS_LOGIT_GRAD, r.logit_grad_sq_sum), has_tokens);
+      hidden_grad.Add(GradientSquare(r, LG_HAS_HIDDEN_GRAD, r.hidden_grad_sq_sum), has_tokens);
+      head_grad.Add(GradientSquare(r, LG_HAS_HEAD_GRAD, r.head_grad_sq_sum), has_tokens);
     }
     if ((r.present & LG_HAS_LOGITS) && r.finite_tokens > 0) {
       const bool is_new_max = !s->max_abs_logit || r.max_abs_logit > *s->max_abs_logit;
@@ -136,7 +156,9 @@ void ScanAll(const std::vector<RankSample>& samples, StepSummary* s) {
     summary.nonfinite_rows = r.nonfinite_rows;
     summary.lost_before = sample.lost_before;
   }
-  if (has_logit_grad && !lacks_logit_grad) s->logit_grad_norm = std::sqrt(logit_grad_sq);
+  s->logit_grad_norm = logit_grad.Norm();
+  s->hidden_grad_norm = hidden_grad.Norm();
+  if (head_grad.parts() == 1) s->head_grad_norm = head_grad.Norm();  // several would add up entry by entry
 }
 
 bool AllLossRanksVisible(const lg_layout& layout, std::size_t loss_ranks) {

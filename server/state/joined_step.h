@@ -31,7 +31,7 @@ struct RankSummary {
   std::uint64_t lost_before = 0;
 };
 
-inline constexpr std::size_t kStepValueCount = 16;  // values of a step that may be absent: step_values.h lists them
+inline constexpr std::size_t kStepValueCount = 18;  // values of a step that may be absent: step_values.h lists them
 
 // What a row of history stands for that was thinned: many steps, whose means stand in the StepSummary itself.
 struct ThinnedSpan {
@@ -73,6 +73,8 @@ struct StepSummary {
   std::optional<double> step_seconds;  // since the step before of the same attempt, by the producers' boot clock; absent across gaps
   std::optional<double> denominator_min;
   std::optional<double> denominator_max;
+  std::optional<double> hidden_grad_norm;
+  std::optional<double> head_grad_norm;  // of the only rank that has one
 
   std::uint64_t tokens = 0;
   std::uint64_t unmasked_tokens = 0;

@@ -40,6 +40,8 @@ inline constexpr std::array<StepValue, kStepValueCount> kStepValues = {{
     {&StepSummary::step_seconds, MeanWeight::kSteps},
     {&StepSummary::denominator_min, MeanWeight::kSteps},
     {&StepSummary::denominator_max, MeanWeight::kSteps},
+    {&StepSummary::hidden_grad_norm, MeanWeight::kSteps},
+    {&StepSummary::head_grad_norm, MeanWeight::kSteps},
 }};
 inline constexpr std::size_t kLossValue = 0;  // its place in the list
 

@@ -34,6 +34,18 @@ TEST(MetricsPage, ShowsARanksLastStepFromItsOwnRecord) {
   EXPECT_THAT(page.Get("lossgauge_log_z_nats{run=\"a\",rank=\"1\"}"), Optional(10.5));
   EXPECT_THAT(page.Get("lossgauge_max_abs_logit{run=\"a\",rank=\"1\"}"), Optional(31.25));
   EXPECT_THAT(page.Get("lossgauge_logit_grad_norm{run=\"a\",rank=\"1\"}"), Optional(0.5));
+  EXPECT_EQ(page.Get("lossgauge_head_grad_norm{run=\"a\",rank=\"1\"}"), std::nullopt) << "its head is not computed with the loss";
+}
+
+TEST(MetricsPage, ShowsTheGradientsOfAHeadThatIsComputedWithTheLoss) {
+  auto run = RunOf("a", 1);
+  lg_step_record& record = run->ranks[0].last_sample->record;
+  record.present |= LG_HAS_HIDDEN_GRAD | LG_HAS_HEAD_GRAD;
+  record.hidden_grad_sq_sum = lg_fixed128_from_double(std::pow(0.25 * record.denominator_min, 2));
+  record.head_grad_sq_sum = lg_fixed128_from_double(std::pow(3 * record.denominator_min, 2));
+  const PageReader page = Render(Shot({run}));
+  EXPECT_THAT(page.Get("lossgauge_hidden_grad_norm{run=\"a\",rank=\"0\"}"), Optional(0.25));
+  EXPECT_THAT(page.Get("lossgauge_head_grad_norm{run=\"a\",rank=\"0\"}"), Optional(3.0));
 }
 
 TEST(MetricsPage, HasEveryCounterAtZeroBeforeTheFirstEvent) {

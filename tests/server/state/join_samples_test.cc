@@ -172,6 +172,31 @@ TEST(JoinSamples, LogitGradientNormIsAbsentWhereDenominatorsDiffer) {
   EXPECT_FALSE(JoinSamples({a}).summary.logit_grad_norm);
 }
 
+TEST(JoinSamples, HiddenGradientsOfRanksAddAsSquaresAndHeadsGradientsDoNot) {
+  RankSample a = Sample(0, 2, 4, 40), b = Sample(1, 2, 4, 40);
+  for (RankSample* sample : {&a, &b}) {
+    sample->record.present |= LG_HAS_HIDDEN_GRAD | LG_HAS_HEAD_GRAD | LG_HAS_DENOMINATOR;
+    sample->record.denominator_min = sample->record.denominator_max = 4;
+  }
+  a.record.hidden_grad_sq_sum = lg_fixed128_from_double(144);
+  b.record.hidden_grad_sq_sum = lg_fixed128_from_double(256);
+  a.record.head_grad_sq_sum = b.record.head_grad_sq_sum = lg_fixed128_from_double(64);
+  EXPECT_DOUBLE_EQ(*JoinSamples({a, b}).summary.hidden_grad_norm, 5.0);
+  EXPECT_FALSE(JoinSamples({a, b}).summary.head_grad_norm) << "their gradients are added before the norm of the sum is known";
+  EXPECT_DOUBLE_EQ(*JoinSamples({a}).summary.head_grad_norm, 2.0);
+  b.record.present &= ~std::uint64_t{LG_HAS_HIDDEN_GRAD | LG_HAS_HEAD_GRAD};
+  EXPECT_FALSE(JoinSamples({a, b}).summary.hidden_grad_norm) << "a rank with tokens did not measure it";
+  EXPECT_FALSE(JoinSamples({a, b}).summary.head_grad_norm);
+}
+
+TEST(JoinSamples, AHeadsGradientARoundingBelowZeroIsZero) {
+  RankSample a = Sample(0, 1, 4, 40);
+  a.record.present |= LG_HAS_HEAD_GRAD | LG_HAS_DENOMINATOR;
+  a.record.denominator_min = a.record.denominator_max = 4;
+  a.record.head_grad_sq_sum = lg_fixed128_from_double(-1e-9);
+  EXPECT_EQ(*JoinSamples({a}).summary.head_grad_norm, 0.0);
+}
+
 TEST(JoinSamples, AllRanksAreVisibleOnlyWhenTheWholeWorldIsHere) {
   EXPECT_FALSE(JoinSamples({Sample(0, 4, 5, 10), Sample(1, 4, 1, 8)}).all_ranks_visible);
   EXPECT_TRUE(JoinSamples({Sample(0, 2, 5, 10), Sample(1, 2, 1, 8)}).all_ranks_visible);
