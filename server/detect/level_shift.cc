@@ -12,6 +12,10 @@ constexpr IncidentBook::Slot kSlot{state::Condition::kLevelShift};
 constexpr int kMinimum = 64;         // accepted values before the median can serve as a reference
 constexpr double kClip = 3;          // deviations: one blip alone never raises the alarm
 constexpr double kScaleFloor = 1e-4; // nats
+constexpr double kDivergingNats = 1;
+constexpr double kDivergingDeviations = 6;
+constexpr double kCriticalDeviations = 3;
+constexpr std::int32_t kMaxPoints = 1 << 30;
 
 }  // namespace
 
@@ -40,11 +44,13 @@ void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, c
     }
     if (recent_.full() && recent_.Median() <= reference_ + scale_) {
       book.Resolve(kSlot, signals.moment, signals.moment.step - onset_step_ + 1);
-      open_ = false;
+      open_ = diverging_ = critical_ = false;
+      points_ = 0;
       sum_ = 0;
       recent_.Clear();
       return;
     }
+    Grade(loss_flagged, policy);
     ReportTo(book, signals, policy);
     return;
   }
@@ -72,6 +78,7 @@ void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, c
   if (sum_ < policy.shift_alarm_deviations * (1 + correlation) / (1 - correlation)) return;
 
   open_ = true;
+  points_ = 0;
   reference_ = accepted_.Median();
   scale_ = scale;
   onset_step_ = sum_start_step_;
@@ -83,10 +90,21 @@ void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, c
   ReportTo(book, signals, policy);
 }
 
+void LevelShiftDetector::Grade(bool loss_flagged, const Policy& policy) {
+  points_ = std::min(points_ + 1, kMaxPoints);
+  const double shift = recent_.Median() - reference_;
+  if (!recent_.full() || loss_flagged) return;
+  if (shift >= std::max(kDivergingNats, kDivergingDeviations * scale_)) diverging_ = true;
+  const double bar = std::max(policy.loss_divergence_nats, kCriticalDeviations * scale_);
+  if (points_ >= policy.loss_unrecovered_steps && shift >= bar) diverging_ = critical_ = true;
+  if (shift < 0.5 * bar) diverging_ = critical_ = false;  // coming back
+}
+
 void LevelShiftDetector::Adopt(double from_nats, double to_nats, std::int64_t onset_step, const StepSignals& signals, const Policy& policy,
                                IncidentBook& book) {
   if (open_) return;
   open_ = true;
+  points_ = 0;
   reference_ = from_nats;
   scale_ = std::max(1.4826 * accepted_.MedianAbsoluteDeviation(), kScaleFloor);
   onset_step_ = onset_step;
@@ -108,13 +126,19 @@ void LevelShiftDetector::ReportTo(IncidentBook& book, const StepSignals& signals
   const double now = recent_.Median();
   const double shift = now - reference_;
   Finding finding;
-  finding.condition = state::Condition::kLevelShift;
-  finding.severity = shift >= policy.shift_floor_nats ? state::Severity::kWarning : state::Severity::kInfo;
+  finding.condition = diverging_ ? state::Condition::kDivergence : state::Condition::kLevelShift;
+  finding.severity = critical_ ? state::Severity::kCritical
+                     : diverging_ || shift >= policy.shift_floor_nats ? state::Severity::kWarning
+                                                                      : state::Severity::kInfo;
   finding.onset_step = onset_step_;
   finding.peak_step = peak_step_;
-  finding.summary = absl::StrFormat("Loss moved to a higher level at step %d: %.3f nats from %.3f (+%.3f) and stays there; "
-                                    "acknowledge it if this is intended (new data, new schedule)",
-                                    onset_step_, now, reference_, shift);
+  finding.summary =
+      critical_ ? absl::StrFormat("Loss has drifted away since step %d: %.3f nats from %.3f (+%.3f), and did not come back in %d steps", onset_step_,
+                                  now, reference_, shift, points_)
+      : diverging_ ? absl::StrFormat("Loss is drifting away since step %d: %.3f nats from %.3f (+%.3f)", onset_step_, now, reference_, shift)
+                   : absl::StrFormat("Loss moved to a higher level at step %d: %.3f nats from %.3f (+%.3f) and stays there; "
+                                     "acknowledge it if this is intended (new data, new schedule)",
+                                     onset_step_, now, reference_, shift);
   finding.evidence = {{"level_before", reference_, "nats", ""}, {"level_now", now, "nats", ""}, {"shift", shift, "nats", ""},
                       {"noise", scale_, "nats", ""}};
   book.Report(kSlot, std::move(finding), signals.moment);
@@ -131,6 +155,9 @@ void LevelShiftDetector::Save(StateWriter& out) const {
   for (int i = 0; i < pending_count_; ++i) out.Put(pending_[i]);
   out.Put(sum_start_step_);
   out.Put<std::uint8_t>(open_);
+  out.Put<std::uint8_t>(diverging_);
+  out.Put<std::uint8_t>(critical_);
+  out.Put(points_);
   out.Put(reference_);
   out.Put(scale_);
   out.Put(peak_nats_);
@@ -149,6 +176,9 @@ void LevelShiftDetector::Restore(StateReader& in) {
   for (int i = 0; i < pending_count_; ++i) pending_[i] = in.GetIn<float>(-1e38f, 1e38f);
   sum_start_step_ = in.GetStep();
   open_ = in.GetBool();
+  diverging_ = in.GetBool();
+  critical_ = in.GetBool();
+  points_ = in.GetIn<std::int32_t>(0, kMaxPoints);
   reference_ = in.GetFinite();
   scale_ = in.GetFinite();
   peak_nats_ = in.GetFinite();

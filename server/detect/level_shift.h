@@ -3,6 +3,9 @@
 // A clipped CUSUM against the median of the last accepted values. While the sum is above zero nothing enters that baseline, so a shift
 // cannot hide by becoming its own reference. The reference is not extrapolated along the trend: a falling loss only makes the test milder,
 // and a convex descent never looks like a shift. The alarm rises with the lag-one correlation of the steps, which a CUSUM mistakes for a shift.
+//
+// A shift that grows without ever jumping is a divergence that no rule for spikes sees, because their trend follows it: level_shift becomes
+// divergence (warning) at a nat and six deviations, and critical where divergence_nats and three deviations are kept for unrecovered_steps.
 #ifndef LOSSGAUGE_SERVER_DETECT_LEVEL_SHIFT_H_
 #define LOSSGAUGE_SERVER_DETECT_LEVEL_SHIFT_H_
 
@@ -36,6 +39,8 @@ class LevelShiftDetector {
   static constexpr int kPending = 64;
   void Take(double loss);
   void FlushPending();
+  // `loss_flagged`: an episode of the loss is open, and what grows now is its business.
+  void Grade(bool loss_flagged, const Policy& policy);
   void ReportTo(IncidentBook& book, const StepSignals& signals, const Policy& policy) const;
 
   SortedWindow<kWindow> accepted_;
@@ -49,6 +54,9 @@ class LevelShiftDetector {
   std::int64_t sum_start_step_ = 0;
 
   bool open_ = false;
+  bool diverging_ = false;
+  bool critical_ = false;
+  std::int32_t points_ = 0;  // since it was opened
   double reference_ = 0;
   double scale_ = 0;
   double peak_nats_ = 0;

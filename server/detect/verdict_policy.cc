@@ -69,7 +69,10 @@ std::string Escalation(const Incident& incident, const Policy& policy, double me
     case Condition::kLossSpike:
       return absl::StrCat("RESTART if the loss is not back ", steps(policy.loss_unrecovered_steps), " steps after step ", incident.onset_step);
     case Condition::kDivergence:
-      return absl::StrCat("RESTART if it still climbs ", steps(policy.loss_rising_steps), " steps after step ", incident.onset_step);
+      return absl::StrCat("RESTART if it still climbs ", steps(policy.loss_rising_steps), " steps after step ", incident.onset_step, ", or is not back after ",
+                          steps(policy.loss_unrecovered_steps));
+    case Condition::kLevelShift:
+      return absl::StrCat("RESTART if it grows to ", policy.loss_divergence_nats, " nats and stays there ", steps(policy.loss_unrecovered_steps), " steps");
     case Condition::kNonfinite:
       return absl::StrCat("RESTART after ", steps(policy.nonfinite_persist_steps), " non-finite steps in a row");
     case Condition::kIntegrity:

@@ -92,6 +92,37 @@ TEST(LevelShift, ASmallOneIsInfoAndTheVerdictStaysContinue) {
   EXPECT_EQ(job.Verdict().action, Action::kContinue);
 }
 
+TEST(LevelShift, ADriftThatNeverJumpsIsADivergenceAndARestartOnceItStays) {
+  JudgeScript job;
+  job.Steps(400, 2.21);
+  job.Look();
+  const auto climb = [&job](int steps) {
+    for (int i = 0; i < steps; ++i) job.Loss(2.21 + 0.005 * static_cast<double>(job.next_step - 400) + 0.02 * job.noise.Next());
+  };
+  climb(60);
+  ASSERT_TRUE(job.IsOpen(Condition::kLevelShift));
+  EXPECT_EQ(job.Verdict().action, Action::kWatch);
+  climb(200);  // +1.3 nats, a hundredth of the noise's bar a step
+  EXPECT_FALSE(job.IsOpen(Condition::kLevelShift));
+  const auto drift = job.FindOpen(Condition::kDivergence);
+  ASSERT_TRUE(drift);
+  EXPECT_EQ(drift->severity, state::Severity::kCritical);
+  EXPECT_NEAR(static_cast<double>(drift->onset_step), 400, 20);
+  EXPECT_EQ(job.Verdict().action, Action::kRestart);
+}
+
+TEST(LevelShift, HalfANatIsNoRestartBeforeItStayedAHundredSteps) {
+  JudgeScript job;
+  job.Steps(400, 2.21);
+  job.Look();
+  for (int i = 0; i < 80; ++i) job.Loss(2.21 + std::min(0.6, 0.01 * i) + 0.02 * job.noise.Next());
+  ASSERT_TRUE(job.IsOpen(Condition::kLevelShift));
+  EXPECT_EQ(job.Verdict().action, Action::kWatch);
+  job.Steps(60, 2.21);  // and it came back
+  EXPECT_EQ(job.Verdict().action, Action::kContinue);
+  EXPECT_EQ(job.Opened(Condition::kDivergence), 0u);
+}
+
 TEST(LossCollapse, AFallOffACliffAsksForARestartAndASlowFitToZeroDoesNot) {
   JudgeScript cliff;
   cliff.Steps(200, 2.2);
