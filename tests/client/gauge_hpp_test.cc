@@ -171,5 +171,42 @@ TEST(CrossEntropy, GivesLossAndGradientAndCountsThemInItsGauge) {
   EXPECT_NE(bad.message().find("columns"), std::string::npos) << bad.message();
 }
 
+TEST(LinearCrossEntropy, GivesLossAndGradientsOfHiddenStatesAndHead) {
+  const ScratchDirectory directory;
+  Gauge gauge(OptionsIn(directory));
+  // The logits of the test above as a product: hidden states are unit vectors.
+  const std::vector<float> hidden = {1, 0, 0, 1}, weight = {2, 0, -1, 0};
+  const std::vector<std::int32_t> targets = {0, 1};
+  std::vector<float> losses(2), grad_hidden(4), grad_weight(4);
+  LinearCrossEntropy loss(hidden.data(), 2, 2, weight.data(), 2, targets.data());
+  loss.args.grad_hidden = grad_hidden.data();
+  loss.args.grad_weight = grad_weight.data();
+  loss.args.loss.losses = losses.data();
+  ASSERT_TRUE(loss.Run(&gauge).ok());
+  EXPECT_NEAR(losses[0], 0.048587351574, 1e-8);
+  EXPECT_NEAR(losses[1], 0.693147180560, 1e-7);
+  EXPECT_NEAR(grad_weight[0], -0.0474258731776 / 2, 1e-8);
+  EXPECT_NEAR(grad_weight[3], -0.25, 1e-8);
+  EXPECT_NEAR(grad_hidden[0], -0.0474258731776 / 2 * 3, 1e-7);
+  ASSERT_TRUE(gauge.Publish().ok());
+  const auto records = ReadStepRecords(directory.path(), 0);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_NE(records[0].present & LG_HAS_HEAD_GRAD, 0u);
+
+  const std::vector<float> before = grad_weight;
+  const float twice = 2;
+  loss.args.loss.upstream = &twice;
+  ASSERT_TRUE(loss.Backward().ok());
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(grad_weight[i], 2 * before[i]);
+  lg_linear_plan plan;
+  ASSERT_TRUE(loss.Plan(&plan).ok());
+  EXPECT_EQ(plan.chunks, 1);
+
+  loss.args.width = 0;
+  const Status bad = loss.Run();
+  EXPECT_EQ(bad.code(), LG_INVALID_ARGUMENT);
+  EXPECT_NE(bad.message().find("width"), std::string::npos) << bad.message();
+}
+
 }  // namespace
 }  // namespace lossgauge

@@ -98,6 +98,43 @@ TEST_F(TrainText, GivesTheSameBitsWithTelemetryOnOffAndFailing) {
   EXPECT_NE(failed.errors.find("/proc/no/such/place"), std::string::npos) << failed.errors;
 }
 
+TEST_F(TrainText, AHeadComputedWithItsLossGivesTheSameCurve) {
+  const std::vector<std::string> flags = {"--steps=30", "--micro_batches=2", "--label_smoothing=0.05", "--eval_every=15"};
+  std::vector<std::string> linear = flags;
+  linear.push_back("--linear_head");
+  const JobResult whole = RunJob(flags), job = Run(linear);
+  ASSERT_EQ(job.log.size(), 30u) << job.errors;
+  EXPECT_NEAR(job.log[0].loss, whole.log[0].loss, 1e-6) << "before rounding errors of products have grown through the updates";
+  for (std::size_t i = 0; i < 30; ++i) {
+    EXPECT_NEAR(job.log[i].loss, whole.log[i].loss, 1e-4) << i;
+    EXPECT_NEAR(job.log[i].grad_norm, whole.log[i].grad_norm, 1e-4) << i;
+    EXPECT_EQ(job.log[i].unmasked, whole.log[i].unmasked);
+  }
+  for (const char* line : {"step     14  held-out loss", "step     29  held-out loss"}) {
+    EXPECT_EQ(job.Line(line).substr(0, 34), whole.Line(line).substr(0, 34)) << "to four digits";
+  }
+  for (const lg_step_record& record : Records()) {
+    EXPECT_EQ(record.micro_batches, 2u);
+    EXPECT_NE(record.present & LG_HAS_HIDDEN_GRAD, 0u);
+    ASSERT_NE(record.present & LG_HAS_HEAD_GRAD, 0u);
+    // The head's gradient is a part of the whole.
+    const double head = std::sqrt(lg_fixed128_to_double(record.head_grad_sq_sum)) / record.denominator_min;
+    EXPECT_GT(head, 0.05 * job.log[static_cast<std::size_t>(record.step)].grad_norm);
+    EXPECT_LT(head, 1.0001 * job.log[static_cast<std::size_t>(record.step)].grad_norm);
+  }
+}
+
+TEST_F(TrainText, AHeadComputedWithItsLossHasTheSameBitsWithAnyThreadsAndShowsPoison) {
+  const JobResult one = RunJob({"--steps=10", "--no_telemetry", "--linear_head", kBits});
+  ASSERT_NE(one.Line("loss_bits"), "") << one.errors;
+  EXPECT_EQ(BitsOf(one), BitsOf(RunJob({"--steps=10", "--no_telemetry", "--linear_head", kBits, "--threads=2"})));
+  ASSERT_EQ(Run({"--steps=12", "--linear_head", "--fault=nan_once", "--fault_step=10"}).exit_code, 0);
+  for (const lg_step_record& record : Records()) {
+    EXPECT_EQ(record.nonfinite_rows, record.step == 10 ? 1u : 0u);
+    EXPECT_EQ((record.present & LG_HAS_HEAD_GRAD) != 0, record.step != 10) << "a head's gradient that is not finite has no norm";
+  }
+}
+
 TEST_F(TrainText, TheSeedDecidesTheBits) {
   const JobResult one = RunJob({"--steps=5", "--no_telemetry", kBits}), two = RunJob({"--steps=5", "--no_telemetry", kBits, "--seed=2"});
   EXPECT_NE(one.Line("loss_bits"), two.Line("loss_bits"));

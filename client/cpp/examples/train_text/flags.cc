@@ -38,6 +38,7 @@ std::vector<Flag> FlagTable(Options* o) {
       {"micro_batches", &o->micro_batches, "count", "gradient accumulation within a rank", 1, 1 << 16},
       {"ranks", &o->ranks, "processes", "data-parallel ranks", 1, kMaxRanks},
       {"threads", &o->threads, "threads", "per rank", 1, 256},
+      {"linear_head", &o->linear_head, "", "head and loss in one call that never holds all logits (lg_linear_cross_entropy): the same losses"},
       {"step_ms", &o->step_ms, "ms", "a step takes at least this long", 0, 3.6e6},
       {"barrier_timeout_s", &o->barrier_timeout_s, "s", "how long to wait for a rank that does not come", 1, 86400},
       {"learning_rate", &o->learning_rate, "1", "peak, of AdamW", 0, 1e3},

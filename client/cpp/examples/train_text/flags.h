@@ -24,6 +24,7 @@ struct Options {
   std::int64_t micro_batches = 1;
   std::int64_t ranks = 1;
   std::int64_t threads = 1;
+  bool linear_head = false;
   std::int64_t step_ms = 0;
   std::int64_t barrier_timeout_s = 60;
   // Objective and optimiser.

@@ -69,12 +69,16 @@ Model::Model(const ModelShape& shape, std::uint64_t seed) : shape_(shape) {
 void Model::ZeroGradients() { std::fill(gradients_.begin(), gradients_.end(), 0.0f); }
 
 float* Model::Forward(ThreadPool& pool, std::span<const std::int32_t> context) {
+  ForwardHidden(pool, context);
+  return ProjectToLogits(pool);
+}
+
+void Model::ForwardHidden(ThreadPool& pool, std::span<const std::int32_t> context) {
   rows_ = static_cast<std::int64_t>(context.size()) / shape_.context;
   const std::int64_t inputs = shape_.inputs(), hidden = shape_.hidden, width = shape_.embedding;
   inputs_.resize(static_cast<std::size_t>(rows_ * inputs));
   slope_.resize(static_cast<std::size_t>(rows_ * hidden));
   hidden_.resize(static_cast<std::size_t>(rows_ * hidden));
-  logits_.resize(static_cast<std::size_t>(rows_ * shape_.columns()));
 
   pool.Run(Parts(rows_), [&](std::int64_t part) {
     const std::int64_t last = std::min(rows_, (part + 1) * kRowsPerPart);
@@ -91,39 +95,58 @@ float* Model::Forward(ThreadPool& pool, std::span<const std::int32_t> context) {
     const std::int64_t first = part * kRowsPerPart * hidden, last = std::min(rows_, (part + 1) * kRowsPerPart) * hidden;
     Activate(shape_.activation, slope_.data() + first, last - first, hidden_.data() + first, slope_.data() + first);
   });
-  return ProjectToLogits(pool);
 }
 
 float* Model::ProjectToLogits(ThreadPool& pool) {
+  logits_.resize(static_cast<std::size_t>(rows_ * shape_.columns()));
   Multiply(pool, {hidden_.data(), shape_.hidden, 1}, parameters_.data() + shape_.head_offset(), logits_.data(), rows_, shape_.columns(),
            shape_.hidden, false);
   return logits_.data();
 }
 
 void Model::Backward(ThreadPool& pool, std::span<const std::int32_t> context, const float* logit_gradients) {
-  const std::int64_t inputs = shape_.inputs(), hidden = shape_.hidden, columns = shape_.columns(), width = shape_.embedding;
+  const std::int64_t hidden = shape_.hidden, columns = shape_.columns();
   hidden_gradient_.resize(hidden_.size());
-  input_gradient_.resize(inputs_.size());
-  transposed_.resize(static_cast<std::size_t>(std::max(hidden * columns, inputs * hidden)));
+  transposed_.resize(static_cast<std::size_t>(hidden * columns));
 
   // d head = h^T d logits;  d h = d logits head^T
   Multiply(pool, {hidden_.data(), 1, hidden}, logit_gradients, gradients_.data() + shape_.head_offset(), hidden, columns, rows_, true);
   Transpose(parameters_.data() + shape_.head_offset(), hidden, columns, transposed_.data());
   Multiply(pool, {logit_gradients, columns, 1}, transposed_.data(), hidden_gradient_.data(), rows_, hidden, columns, false);
+  BackwardFromHidden(pool, context, &hidden_gradient_);
+}
+
+void Model::TransposeHead(std::vector<float>* head) const {
+  head->resize(static_cast<std::size_t>(shape_.columns() * shape_.hidden));
+  Transpose(parameters_.data() + shape_.head_offset(), shape_.hidden, shape_.columns(), head->data());
+}
+
+void Model::AddTransposedToHeadGradients(const std::vector<float>& head_gradients) {
+  transposed_.resize(head_gradients.size());
+  Transpose(head_gradients.data(), shape_.columns(), shape_.hidden, transposed_.data());
+  float* to = gradients_.data() + shape_.head_offset();
+  for (std::size_t i = 0; i < head_gradients.size(); ++i) to[i] += transposed_[i];
+}
+
+void Model::BackwardFromHidden(ThreadPool& pool, std::span<const std::int32_t> context, std::vector<float>* hidden_gradients) {
+  const std::int64_t inputs = shape_.inputs(), hidden = shape_.hidden, width = shape_.embedding;
+  std::vector<float>& gradients = *hidden_gradients;
+  input_gradient_.resize(inputs_.size());
+  transposed_.resize(static_cast<std::size_t>(inputs * hidden));
 
   pool.Run(Parts(rows_), [&](std::int64_t part) {
     const std::int64_t last = std::min(rows_, (part + 1) * kRowsPerPart) * hidden;
-    for (std::int64_t i = part * kRowsPerPart * hidden; i < last; ++i) hidden_gradient_[static_cast<std::size_t>(i)] *= slope_[static_cast<std::size_t>(i)];
+    for (std::int64_t i = part * kRowsPerPart * hidden; i < last; ++i) gradients[static_cast<std::size_t>(i)] *= slope_[static_cast<std::size_t>(i)];
   });
   float* bias_gradient = gradients_.data() + shape_.bias_offset();
   for (std::int64_t i = 0; i < rows_; ++i) {
-    for (std::int64_t j = 0; j < hidden; ++j) bias_gradient[j] += hidden_gradient_[static_cast<std::size_t>(i * hidden + j)];
+    for (std::int64_t j = 0; j < hidden; ++j) bias_gradient[j] += gradients[static_cast<std::size_t>(i * hidden + j)];
   }
 
   // d W = x^T d s;  d x = d s W^T, scattered to the embeddings of the context in row order
-  Multiply(pool, {inputs_.data(), 1, inputs}, hidden_gradient_.data(), gradients_.data() + shape_.weight_offset(), inputs, hidden, rows_, true);
+  Multiply(pool, {inputs_.data(), 1, inputs}, gradients.data(), gradients_.data() + shape_.weight_offset(), inputs, hidden, rows_, true);
   Transpose(parameters_.data() + shape_.weight_offset(), inputs, hidden, transposed_.data());
-  Multiply(pool, {hidden_gradient_.data(), hidden, 1}, transposed_.data(), input_gradient_.data(), rows_, inputs, hidden, false);
+  Multiply(pool, {gradients.data(), hidden, 1}, transposed_.data(), input_gradient_.data(), rows_, inputs, hidden, false);
   for (std::int64_t i = 0; i < rows_ * shape_.context; ++i) {
     float* to = gradients_.data() + context[static_cast<std::size_t>(i)] * width;
     const float* from = input_gradient_.data() + i * width;

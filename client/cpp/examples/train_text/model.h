@@ -51,10 +51,16 @@ class Model {
   // logit_gradients [rows, columns] of the last Forward.
   void Backward(ThreadPool& pool, std::span<const std::int32_t> context, const float* logit_gradients);
 
-  // Of the last Forward, [rows, H]: a fault is injected here, between hidden layer and head.
+  // Forward in two parts: hidden() [rows, H], where a fault may be injected, and the logits of it.
+  void ForwardHidden(ThreadPool& pool, std::span<const std::int32_t> context);
   std::vector<float>& hidden() { return hidden_; }
-  // The logits once more from hidden().
   float* ProjectToLogits(ThreadPool& pool);
+
+  // For a loss that takes hidden() and the head instead of logits: the head as [columns, H], and Backward from the gradients of both.
+  // `hidden_gradients` [rows, H] is overwritten.
+  void TransposeHead(std::vector<float>* head) const;
+  void AddTransposedToHeadGradients(const std::vector<float>& head_gradients);
+  void BackwardFromHidden(ThreadPool& pool, std::span<const std::int32_t> context, std::vector<float>* hidden_gradients);
 
  private:
   ModelShape shape_;

@@ -169,6 +169,7 @@ std::string Trainer::TrainStep(std::int64_t step, bool* stop) {
   for (const Batch& batch : batches_) {
     if (std::string error = MicroBatch(step, batch, &sums); !error.empty()) return error;
   }
+  if (options_.linear_head) model_.AddTransposedToHeadGradients(head_gradients_);
   LoadStep(step + 1);
   sums.next_unmasked = static_cast<double>(UnmaskedOfThisRank());
   sums.stop = stop_->load() ? 1 : 0;
@@ -211,17 +212,16 @@ std::string Trainer::MicroBatch(std::int64_t step, const Batch& batch, StepSums*
   const std::int64_t rows = batch.rows();
   losses_.resize(static_cast<std::size_t>(rows));
   log_z_.resize(static_cast<std::size_t>(rows));
-  float* logits = model_.Forward(pool_, batch.context);
-  if (faults_.CorruptHidden(step, model_.shape(), batch, &model_.hidden())) logits = model_.ProjectToLogits(pool_);
+  model_.ForwardHidden(pool_, batch.context);
+  faults_.CorruptHidden(step, model_.shape(), batch, &model_.hidden());
 
-  CrossEntropy loss(logits, rows, model_.shape().columns(), batch.targets.data());
+  CrossEntropy loss(nullptr, rows, model_.shape().columns(), batch.targets.data());
   loss.args.vocab_size = model_.shape().vocab_size;
   loss.args.ignore_index = kIgnoreIndex;
   loss.args.label_smoothing = options_.label_smoothing;
   loss.args.z_loss_weight = options_.z_loss;
   loss.args.losses = losses_.data();
   loss.args.log_z = log_z_.data();
-  loss.args.grad_logits = logits;  // in place
   loss.args.position_base = batch.first_position;
   loss.args.threads = static_cast<std::int32_t>(options_.threads);
 
@@ -236,7 +236,7 @@ std::string Trainer::MicroBatch(std::int64_t step, const Batch& batch, StepSums*
   } else {
     loss.args.denominator = std::max(1.0, unmasked_now_) / averaged_ranks;
   }
-  if (const Status status = loss.Run(&gauge_); !status.ok()) return "cross-entropy: " + status.message();
+  if (std::string error = RunLoss(loss.args, batch, true); !error.empty()) return error;
 
   for (std::int64_t i = 0; i < rows; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -246,7 +246,33 @@ std::string Trainer::MicroBatch(std::int64_t step, const Batch& batch, StepSums*
     sums->log_z += log_z_[at];
     loss_bits_ += LossBits(step, batch.first_position + i, losses_[at]);
   }
-  model_.Backward(pool_, batch.context, logits);
+  return "";
+}
+
+std::string Trainer::RunLoss(const lg_cross_entropy_args& loss, const Batch& batch, bool trains) {
+  const ModelShape& shape = model_.shape();
+  if (!options_.linear_head) {
+    float* logits = model_.ProjectToLogits(pool_);
+    CrossEntropy call;
+    call.args = loss;
+    call.args.logits = logits;
+    if (trains) call.args.grad_logits = logits;  // in place
+    if (const Status status = call.Run(&gauge_); !status.ok()) return "cross-entropy: " + status.message();
+    if (trains) model_.Backward(pool_, batch.context, logits);
+    return "";
+  }
+  model_.TransposeHead(&head_);
+  LinearCrossEntropy call(model_.hidden().data(), batch.rows(), shape.hidden, head_.data(), shape.columns(), batch.targets.data());
+  call.args.loss = loss;
+  if (trains) {
+    hidden_gradients_.resize(model_.hidden().size());
+    head_gradients_.resize(head_.size());
+    call.args.grad_hidden = hidden_gradients_.data();
+    call.args.grad_weight = head_gradients_.data();
+    call.args.accumulate = &batch != &batches_.front();  // over the micro-batches of a step
+  }
+  if (const Status status = call.Run(&gauge_); !status.ok()) return "linear cross-entropy: " + status.message();
+  if (trains) model_.BackwardFromHidden(pool_, batch.context, &hidden_gradients_);
   return "";
 }
 
@@ -256,13 +282,14 @@ std::string Trainer::Evaluate(std::int64_t step, bool report) {
   double sums[2] = {};  // nats, tokens
   if (batch.rows() > 0) {
     std::vector<float> losses(static_cast<std::size_t>(batch.rows()));
-    CrossEntropy loss(model_.Forward(pool_, batch.context), batch.rows(), model_.shape().columns(), batch.targets.data());
+    model_.ForwardHidden(pool_, batch.context);
+    CrossEntropy loss(nullptr, batch.rows(), model_.shape().columns(), batch.targets.data());
     loss.args.vocab_size = model_.shape().vocab_size;
     loss.args.ignore_index = kIgnoreIndex;
     loss.args.losses = losses.data();
     loss.args.position_base = batch.first_position;
     loss.args.threads = static_cast<std::int32_t>(options_.threads);
-    if (const Status status = loss.Run(&gauge_); !status.ok()) return "evaluation: " + status.message();
+    if (std::string error = RunLoss(loss.args, batch, false); !error.empty()) return "evaluation: " + error;
     for (std::size_t i = 0; i < losses.size(); ++i) sums[0] += batch.targets[i] == kIgnoreIndex ? 0 : losses[i];
     sums[1] = static_cast<double>(batch.unmasked());
   }

@@ -53,6 +53,8 @@ class Trainer {
   std::string Resume();
   std::string TrainStep(std::int64_t step, bool* stop);
   std::string MicroBatch(std::int64_t step, const Batch& batch, StepSums* sums);
+  // Loss of the hidden states in model_, and of a micro-batch that trains its gradients. `loss` has everything but the tensors of the model.
+  std::string RunLoss(const lg_cross_entropy_args& loss, const Batch& batch, bool trains);
   std::string Evaluate(std::int64_t step, bool report);
   std::string SaveCheckpoint(std::int64_t step);
   std::string Hang();
@@ -81,6 +83,7 @@ class Trainer {
   std::uint64_t loss_bits_ = 0;
   std::int64_t skipped_ = 0;  // updates
   std::vector<float> losses_, log_z_;
+  std::vector<float> head_, head_gradients_, hidden_gradients_;  // with --linear_head; the head and its gradients as [columns, H]
 };
 
 }  // namespace lossgauge::train_text

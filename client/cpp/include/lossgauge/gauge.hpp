@@ -231,6 +231,39 @@ struct CrossEntropy {
   lg_cross_entropy_args args;
 };
 
+// Head and loss in one call: lg_linear_cross_entropy_args with its defaults filled in. logits = hidden weight^T (+ args.bias) are never held whole.
+struct LinearCrossEntropy {
+  LinearCrossEntropy() { lg_linear_cross_entropy_args_init(&args); }
+  // hidden [rows, width] and weight [columns, width] contiguous, targets [rows]. Gradients go where args.grad_hidden, args.grad_weight and args.grad_bias
+  // point; options of the loss are in args.loss.
+  template <typename Target>
+  LinearCrossEntropy(const float* hidden, std::int64_t rows, std::int64_t width, const float* weight, std::int64_t columns, const Target* targets)
+      : LinearCrossEntropy() {
+    args.hidden = hidden;
+    args.dtype = LG_FP32;
+    args.rows = rows;
+    args.width = width;
+    args.weight = weight;
+    args.columns = columns;
+    args.loss.targets = targets;
+    args.loss.target_dtype = DTypeOf<Target>();
+  }
+  // `gauge` may be null.
+  Status Run(const Gauge* gauge = nullptr) {
+    args.loss.gauge = gauge ? gauge->handle() : nullptr;
+    return Status::FromCode(lg_linear_cross_entropy(&args));
+  }
+  // The gradients with a later args.loss.upstream, from the logits formed once more; adds nothing to the gauge.
+  Status Backward() { return Status::FromCode(lg_linear_cross_entropy_backward(&args)); }
+  // What Run will take in memory.
+  Status Plan(lg_linear_plan* plan) const {
+    plan->struct_size = sizeof(*plan);
+    return Status::FromCode(lg_linear_cross_entropy_plan(&args, plan));
+  }
+
+  lg_linear_cross_entropy_args args;
+};
+
 inline Status Gauge::Open(const GaugeOptions& options) {
   const auto text = [](const std::string& value) { return value.empty() ? nullptr : value.c_str(); };
   if (!options.token_bytes.empty() && static_cast<std::int64_t>(options.token_bytes.size()) != options.vocab_size) {
