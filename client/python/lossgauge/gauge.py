@@ -1,0 +1,332 @@
+"""The telemetry handle of one rank: what two lines of a training script hold."""
+
+import ctypes
+import os
+import sys
+import weakref
+
+from . import abi, errors, library
+from .denominator import Denominator
+from .layout import distributed_defaults
+from .recomputation import in_recomputation
+from .verdict import VerdictPoll
+
+
+def _bytes(text):
+    return None if text is None else os.fspath(text).encode() if not isinstance(text, str) else text.encode()
+
+
+class GaugeState:
+    """What the library says of a gauge: telemetry_on, code and message (why it is off), steps_path, next_step, published, dropped_calls, ring_bytes."""
+
+    def __init__(self, raw):
+        self.telemetry_on = bool(raw.telemetry_on)
+        self.code = raw.code
+        self.message = raw.message.decode("utf-8", "replace")
+        self.steps_path = raw.steps_path.decode("utf-8", "replace")
+        self.next_step = raw.next_step
+        self.published = raw.published
+        self.dropped_calls = raw.dropped_calls
+        self.ring_bytes = raw.ring_bytes
+
+    def __repr__(self):
+        return "GaugeState({})".format(", ".join("{}={!r}".format(*item) for item in vars(self).items()))
+
+
+class Gauge:
+    """Counts loss calls of this rank and publishes one record a step.
+
+        with lossgauge.Gauge(run="llama8b-sft") as gauge:
+            for batch in batches:
+                loss = gauge.cross_entropy(model(batch.tokens), batch.labels)
+                loss.backward()
+                gauge.step(grad_norm=norm)
+
+    Always usable: where the ring cannot be made (no space, no permission, a second process of the same rank), `state().message` says why, nothing is
+    counted, and losses and gradients are the same. Only an argument that cannot be right raises.
+
+    run: stable name of the run across restarts; None: LOSSGAUGE_RUN. attempt: which start of it this is; None: LOSSGAUGE_ATTEMPT or the launcher's.
+    rank, world_size: None: torch.distributed if it is initialised, else the launcher's environment.
+    dp, tp, pp, cp, ep: (size, index) of this rank along a parallel axis. Without dp, what the others leave of the world is data-parallel.
+    gradient_reduction: what the job does to gradients over data-parallel ranks: "mean" (DDP, FSDP), "sum", or "unknown".
+    vocab_size: real columns V over all shards; needed for byte_table.
+    label_smoothing, z_loss: as declared by the job, for the record.
+    ring_dir: None: LOSSGAUGE_RING_DIR, else /dev/shm/lossgauge-<uid>. group: name of a group that may read the ring.
+    byte_table: UTF-8 bytes of each token (lossgauge.byte_table), for bits per byte.
+    blocks: names of the counter blocks, at most 8. first_step: number of the first step.
+
+    Closed by `close`, by the end of the `with` block, or at the interpreter's exit; an exception that ends the block or the script is recorded as such,
+    and the run is not shown as finished.
+    """
+
+    def __init__(self, run=None, *, attempt=None, rank=None, world_size=None, dp=None, tp=(1, 0), pp=(1, 0), cp=(1, 0), ep=(1, 0), has_loss=True,
+                 gradient_reduction="unknown", vocab_size=0, label_smoothing=0.0, z_loss=0.0, ring_dir=None, group=None, byte_table=None, blocks=None,
+                 first_step=0, sidecar=None):
+        if gradient_reduction not in abi.GRADIENT_REDUCTIONS:
+            raise errors.InvalidArgument("gradient_reduction: expected 'mean', 'sum' or 'unknown', got {!r}".format(gradient_reduction))
+        options = library.new("gauge_options")
+        shared = distributed_defaults(rank, world_size, attempt)
+        options.run, options.attempt = _bytes(run), _bytes(shared.attempt)
+        options.attempt_start_wall_ns = shared.start_wall_ns
+        if shared.rank is not None:
+            options.rank = shared.rank
+        if shared.world_size is not None:
+            options.world_size = shared.world_size
+        for name, axis in (("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp), ("ep", ep)):
+            if axis is None:
+                continue
+            try:
+                size, index = axis
+            except (TypeError, ValueError):
+                raise errors.InvalidArgument("{}: expected (size, index), got {!r}".format(name, axis)) from None
+            setattr(options, name, abi.Axis(size, index))
+        options.has_loss = bool(has_loss)
+        options.gradient_reduction = abi.GRADIENT_REDUCTIONS[gradient_reduction]
+        options.vocab_size = vocab_size
+        options.label_smoothing, options.z_loss_weight = label_smoothing, z_loss
+        options.ring_dir, options.group = _bytes(ring_dir), _bytes(group)
+        if byte_table is not None:
+            table = bytes(byte_table)
+            if len(table) != vocab_size:
+                raise errors.InvalidArgument("byte_table: expected vocab_size = {} entries, got {}".format(vocab_size, len(table)))
+            kept_table = ctypes.create_string_buffer(table, max(1, len(table)))
+            options.token_bytes = ctypes.cast(kept_table, ctypes.c_void_p)
+        if blocks is not None:
+            names = (ctypes.c_char_p * len(blocks))(*[_bytes(name) for name in blocks])
+            options.block_names, options.block_count = names, len(blocks)
+        options.first_step = first_step
+
+        handle = ctypes.c_void_p()
+        code = library.load().lg_gauge_open(ctypes.byref(options), ctypes.byref(handle))
+        if not handle.value:
+            raise errors.from_code(code, library.last_error())
+        self._handle = handle
+        self._pid = os.getpid()
+        self._device = None
+        self._positions = 0  # of the step so far: micro-batches follow one another
+        self._kept = []  # scalars that a device reads when it publishes
+        self.vocab_size = vocab_size
+        self.gradient_reduction = gradient_reduction
+        self._denominator = Denominator(self)
+        self._verdict = VerdictPoll(run or os.environ.get("LOSSGAUGE_RUN"), sidecar)
+        self._finalizer = weakref.finalize(self, _end, handle, self._pid)
+
+    # ---- losses ------------------------------------------------------------------------------------------------------------------------------------
+
+    def cross_entropy(self, logits, labels, **options):
+        """lossgauge.cross_entropy, counted. After `accumulate` its denominator is the one of the whole step unless another is given."""
+        from .loss_on_logits import cross_entropy
+
+        return cross_entropy(logits, labels, gauge=self, **self._completed(labels, options, logits.shape[-1]))
+
+    def linear_cross_entropy(self, hidden, weight, labels, bias=None, **options):
+        """lossgauge.linear_cross_entropy, counted. After `accumulate` its denominator is the one of the whole step unless another is given."""
+        from .loss_on_hidden import linear_cross_entropy
+
+        return linear_cross_entropy(hidden, weight, labels, bias, gauge=self, **self._completed(labels, options, weight.shape[0]))
+
+    def observe_logits(self, logits, labels, **options):
+        """Reads logits once for their signals, beside a loss of another library (lossgauge.observe_logits)."""
+        from .loss_on_logits import observe_logits
+
+        options = self._completed(labels, dict(options, reduction="none"), logits.shape[-1])
+        del options["reduction"]
+        observe_logits(logits, labels, gauge=self, **options)
+
+    def observe(self, loss_sum, tokens, *, positions=None, nonfinite_rows=0, denominator=0.0, grad_norm=None, block=None):
+        """Adds a loss that was computed elsewhere: `loss_sum` in nats over `tokens` unmasked tokens, of `positions` seen (None: as many).
+
+        Numbers or CPU tensors: reading one from a device would wait for it, and is refused.
+        """
+        self._check_open()
+        seen = library.new("observation")
+        seen.block = -1 if block is None else block
+        seen.nll_sum = _host_number("loss_sum", loss_sum)
+        seen.unmasked_tokens = int(_host_number("tokens", tokens))
+        seen.tokens = seen.unmasked_tokens if positions is None else int(_host_number("positions", positions))
+        seen.nonfinite_rows = nonfinite_rows
+        seen.denominator = _host_number("denominator", denominator)
+        seen.stream = self._stream()
+        library.call("gauge_observe", self._handle, ctypes.byref(seen))
+        if grad_norm is not None:
+            self._set_scalar("grad_norm", abi.GRAD_NORM, grad_norm)
+
+    # ---- denominator over micro-batches and ranks ------------------------------------------------------------------------------------------------------
+
+    def accumulate(self, labels, *, ignore_index=-100, shift=False, group=None):
+        """Counts the unmasked labels of all micro-batches of the coming step, over the data-parallel ranks of `group` (None: the default process group, if
+        there is one), and returns the step's denominator as a one-element tensor: what every micro-batch must divide by so that their gradients add up to
+        that of the whole step. Loss calls of this gauge use it until `step`. `labels`: the label tensors of the micro-batches, or their number if it is known.
+        One all-reduce; the host waits for nothing."""
+        self._check_open()
+        return self._denominator.accumulate(labels, ignore_index, shift, group)
+
+    def scale_gradients(self, parameters, *, group=None):
+        """For micro-batches with reduction="sum": divides the gradients by the unmasked tokens of the step's loss calls, over the data-parallel ranks of
+        `group`. Honours gradient_reduction. One all-reduce; the host waits for nothing."""
+        self._check_open()
+        self._denominator.scale_gradients(parameters, group)
+
+    # ---- the step ------------------------------------------------------------------------------------------------------------------------------------
+
+    def step(self, *, grad_norm=None, lr=None, denominator=None, loss=None, step=None):
+        """Ends the step: publishes one record and never waits. Numbers, or one-element tensors, which are read where they are.
+
+        grad_norm: the job's own global gradient norm. lr: its learning rate. denominator: what it divided sums by. loss: the loss that it logs, a number.
+        step: number of the step being ended (default: one more than the last).
+        """
+        self._check_open()
+        if step is not None:
+            library.call("gauge_set_step", self._handle, step)
+        for name, which, value in (("grad_norm", abi.GRAD_NORM, grad_norm), ("lr", abi.LEARNING_RATE, lr), ("denominator", abi.DENOMINATOR, denominator)):
+            if value is not None:
+                self._set_scalar(name, which, value)
+        if loss is not None:
+            reported = library.new("reported_loss")
+            reported.value = _host_number("loss", loss)
+            library.call("gauge_set_reported_loss", self._handle, ctypes.byref(reported))
+        library.call("gauge_publish", self._handle, self._stream())
+        self._denominator.end_step()
+        self._positions = 0
+
+    def phase(self, name):
+        """A context in which the job does something else: "evaluation" and "warm_up" count in block "eval" and not into the step; "checkpoint",
+        "data_loading" and "other" say why no step comes."""
+        if name not in abi.PHASES:
+            raise errors.InvalidArgument("phase: expected one of {}, got {!r}".format(", ".join(sorted(abi.PHASES)), name))
+        return _Phase(self, abi.PHASES[name])
+
+    def checkpoint_saved(self, step, path=""):
+        self._check_open()
+        library.call("gauge_checkpoint_saved", self._handle, step, _bytes(path))
+
+    def resume(self, step, path=None):
+        """The job goes on after `step`; the next record is of step + 1."""
+        self._check_open()
+        library.call("gauge_resume", self._handle, step, _bytes(path))
+
+    def evaluation(self, step, loss, tokens):
+        """Result of an evaluation: mean loss in nats over `tokens`."""
+        self._check_open()
+        library.call("gauge_evaluation", self._handle, step, _host_number("loss", loss), tokens)
+
+    def note(self, step, text):
+        self._check_open()
+        library.call("gauge_note", self._handle, step, _bytes(text))
+
+    def verdict(self):
+        """What the sidecar last said of this run, without waiting for it: see lossgauge.Verdict. The first call starts a thread that asks every few
+        seconds; until it has an answer, the action is "unknown"."""
+        return self._verdict.last()
+
+    # ---- life ------------------------------------------------------------------------------------------------------------------------------------------
+
+    def state(self):
+        """What the library says of itself (GaugeState)."""
+        self._check_open()
+        raw = abi.GaugeState(struct_size=ctypes.sizeof(abi.GaugeState))
+        library.call("gauge_get_state", self._handle, ctypes.byref(raw))
+        return GaugeState(raw)
+
+    @property
+    def closed(self):
+        return not self._finalizer.alive
+
+    def close(self, reason=None):
+        """The clean end of the run. A second call does nothing."""
+        if self._finalizer.detach() is not None:
+            self._verdict.stop()
+            library.load().lg_gauge_close(self._handle, _bytes(reason))
+
+    def abandon(self, reason):
+        """The job failed by its own judgement: the run is not shown as finished."""
+        if self._finalizer.detach() is not None:
+            self._verdict.stop()
+            library.load().lg_gauge_abandon(self._handle, _bytes(reason))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is None:
+            self.close()
+        else:
+            self.abandon("{}: {}".format(kind.__name__, value)[:200])
+
+    def _completed(self, labels, options, columns):
+        """Options of a loss call with what the step knows: its denominator, and where in the step the call's positions begin."""
+        self._check_open()
+        if in_recomputation():
+            return options
+        self._denominator.complete(labels, options, options.get("vocab_size") or columns)
+        if options.get("block") in (None, 0) and "position_base" not in options:
+            options["position_base"] = self._positions
+            self._positions += labels.numel() if hasattr(labels, "numel") else 0
+        return options
+
+    def _check_open(self):
+        if self.closed:
+            raise errors.FailedPrecondition("gauge: expected an open one, got one that was closed")
+
+    def _handle_for(self, device):
+        self._check_open()
+        if device.type == "cuda":
+            self._device = device
+        return self._handle
+
+    def _stream(self):
+        if self._device is None:
+            return None
+        from .tensors import stream_of
+
+        return stream_of(self._device)
+
+    def _set_scalar(self, name, which, value):
+        """A number at once; a tensor of a device by its address, for the publishing kernel to read."""
+        import torch
+
+        if isinstance(value, torch.Tensor) and value.is_cuda and value.numel() == 1:
+            value = value.detach()
+            if value.dtype not in (torch.float32, torch.float64):
+                value = value.to(torch.float32)
+            if self._device is None:
+                self._device = value.device
+            self._kept = self._kept[-8:] + [value]
+            dtype = abi.FP64 if value.dtype == torch.float64 else abi.FP32
+            library.call("gauge_set_scalar_pointer", self._handle, which, value.data_ptr(), dtype)
+        else:
+            library.call("gauge_set_scalar", self._handle, which, _host_number(name, value))
+
+
+class _Phase:
+    def __init__(self, gauge, phase):
+        self._gauge, self._phase = gauge, phase
+
+    def __enter__(self):
+        self._gauge._check_open()
+        library.call("gauge_phase_begin", self._gauge._handle, self._phase)
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if not self._gauge.closed:
+            library.call("gauge_phase_end", self._gauge._handle, self._phase)
+
+
+def _host_number(name, value):
+    if getattr(value, "is_cuda", False):
+        raise errors.InvalidArgument("{}: expected a number or a CPU tensor, got a tensor on {}: reading it would wait for the device".format(name, value.device))
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise errors.InvalidArgument("{}: expected a number, got {}".format(name, type(value).__name__)) from None
+
+
+def _end(handle, pid):
+    """A gauge that nobody closed. sys.last_value is there when an exception ended the script."""
+    if os.getpid() != pid:
+        return
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        library.load().lg_gauge_abandon(handle, "{}: {}".format(type(error).__name__, error)[:200].encode("utf-8", "replace"))
+    else:
+        library.load().lg_gauge_close(handle, None)

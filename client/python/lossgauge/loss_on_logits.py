@@ -1,0 +1,192 @@
+"""Cross-entropy on existing logits: loss and gradient in one sweep over them."""
+
+import ctypes
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import library, tensors
+from .errors import FailedPrecondition
+from .options import LossOptions, check_labels, shifted
+from .recomputation import in_recomputation
+from .tensors import expect
+
+
+def cross_entropy(
+    logits,
+    labels,
+    *,
+    gauge=None,
+    ignore_index=-100,
+    label_smoothing=0.0,
+    reduction="mean",
+    z_loss=0.0,
+    logit_scale=1.0,
+    logit_softcap=None,
+    denominator=None,
+    vocab_size=None,
+    shift=False,
+    inplace=False,
+    grad_scale=None,
+    block=None,
+    position_base=0,
+):
+    """Cross-entropy of `logits` [..., V] (fp32, bf16 or fp16) against `labels` [...] (token numbers), in nats.
+
+    As torch.nn.functional.cross_entropy, but that classes are the last dimension, the loss is fp32 whatever the logits are, and a batch without an
+    unmasked label has loss 0. Returns a scalar, or losses [...] with reduction="none".
+
+    z_loss: weight of log(Z)^2 in the loss. logit_scale, logit_softcap: z = softcap * tanh(scale * logits / softcap).
+    denominator: tokens to divide by (a number, or a one-element tensor, which is read on the device) instead of this call's unmasked labels.
+    vocab_size: real columns; the ones behind are padding and get gradient 0.
+    shift: logits at t are scored against the label at t + 1 of the last label dimension, without a copy of the logits.
+    inplace: the gradient takes the logits' memory. `logits` is empty afterwards, so that what still reads them fails instead of reading a gradient, and
+        one backward pass is all there is.
+    grad_scale: one-element tensor folded into the gradient before it is rounded (the scale of an AMP scaler that scales the loss elsewhere).
+    block: counter block of the gauge; None: "train", or "eval" during evaluation and warm-up.
+    position_base: position in the step of the first label, for worst_row.
+
+    Raises InvalidArgument (a ValueError) that names the argument, what was expected and what was got.
+    """
+    tensors.check_floats("logits", logits)
+    expect(logits.dim() >= 1, "logits", "at least one dimension", tensors.kind(logits))
+    if shift:
+        labels = shifted(labels, ignore_index)
+    flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
+    options = LossOptions(
+        ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
+        logit_softcap=logit_softcap, denominator=denominator, grad_scale=grad_scale, block=-1 if block is None else block, position_base=position_base)
+    if vocab_size is not None:
+        expect(isinstance(vocab_size, int) and 0 < vocab_size <= logits.shape[-1], "vocab_size", "1 to {}".format(logits.shape[-1]), vocab_size)
+    wants_gradient = torch.is_grad_enabled() and logits.requires_grad
+    call = _Call(options, vocab_size or 0, None if gauge is None or in_recomputation() else gauge, wants_gradient, inplace and wants_gradient)
+    if call.inplace:
+        _check_inplace(logits)
+    losses = _CrossEntropy.apply(logits, flat_labels, call)
+    if call.inplace:
+        # Whoever saved the logits for a backward pass finds another version; who holds them finds nothing.
+        logits.detach().view(-1)[:0].zero_()
+        logits.data = logits.new_empty(0)
+    return losses.view(labels.shape) if reduction == "none" else losses
+
+
+def observe_logits(logits, labels, *, gauge, ignore_index=-100, logit_scale=1.0, logit_softcap=None, vocab_size=None, shift=False, block=None,
+                   position_base=0):
+    """Reads `logits` once for their signals, beside a loss that something else computes. No loss, no gradient; arguments as in cross_entropy."""
+    tensors.check_floats("logits", logits)
+    if shift:
+        labels = shifted(labels, ignore_index)
+    flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
+    options = LossOptions(
+        ignore_index=ignore_index, label_smoothing=0.0, reduction="sum", z_loss=0.0, logit_scale=logit_scale, logit_softcap=logit_softcap,
+        denominator=None, grad_scale=None, block=-1 if block is None else block, position_base=position_base)
+    if in_recomputation():
+        return
+    call = _Call(options, vocab_size or 0, gauge, False, False)
+    args, alive = call.args(tensors.as_rows(logits.detach()), flat_labels)
+    library.call("observe_logits", ctypes.byref(args))
+    del alive
+
+
+class _Call:
+    """What a call needs besides its tensors."""
+
+    def __init__(self, options, vocab_size, gauge, wants_gradient, inplace):
+        self.options = options
+        self.vocab_size = vocab_size
+        self.gauge = gauge
+        self.wants_gradient = wants_gradient
+        self.inplace = inplace
+
+    def args(self, rows, labels, gauge=True):
+        args = library.new("cross_entropy_args")
+        alive = self.options.fill(args, labels, rows.device)
+        args.logits = tensors.pointer(rows)
+        args.logits_dtype = tensors.FLOATS[rows.dtype]
+        args.rows, args.columns = rows.shape
+        args.row_stride = tensors.row_stride(rows)
+        args.vocab_size = self.vocab_size
+        if gauge and self.gauge is not None:
+            args.gauge = self.gauge._handle_for(rows.device)
+        return args, alive + [rows, labels]
+
+
+def _check_inplace(logits):
+    flat_possible = tensors.as_rows(logits.detach()).data_ptr() == logits.data_ptr()
+    expect(flat_possible, "logits", "rows with unit column stride for inplace=True", "strides {}".format(list(logits.stride())))
+    expect(not (logits.requires_grad and logits.is_leaf), "logits", "the result of a computation for inplace=True", "a leaf that wants its own gradient")
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, labels, call):
+        rows = tensors.as_rows(logits)
+        none = call.options.reduction == "none"
+        losses = torch.empty(rows.shape[0] if none else (), dtype=torch.float32, device=rows.device)
+        gradient = None
+        # At once where one factor for all rows follows, which most often is 1. A gradient per token needs its own factors; a gradient in fp16 needs the loss
+        # scale before it is rounded, or it has vanished.
+        if call.wants_gradient and not none and rows.dtype != torch.float16:
+            gradient = rows if call.inplace else torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
+        args, alive = call.args(rows, labels)
+        if none:
+            args.losses = tensors.pointer(losses)
+        else:
+            args.loss = tensors.pointer(losses)
+        if gradient is not None:
+            args.grad_logits = tensors.pointer(gradient)
+            args.grad_row_stride = tensors.row_stride(gradient)
+        library.call("cross_entropy", ctypes.byref(args))
+        del alive
+        ctx.call, ctx.gradient, ctx.shape = call, gradient, logits.shape
+        ctx.rows = rows if call.inplace and gradient is None else None
+        ctx.used = False
+        if call.wants_gradient:
+            ctx.save_for_backward(*((labels,) if call.inplace else (labels, logits)))
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream):
+        upstream = upstream.to(torch.float32)
+        used, ctx.used = ctx.used, True
+        gradient, ctx.gradient = ctx.gradient, None
+        if gradient is not None:
+            # Handed out once: autograd may add to it, so that a second pass starts from the logits.
+            scale(gradient, upstream)
+            return gradient.view(ctx.shape), None, None
+        call = ctx.call
+        if call.inplace:
+            if used:
+                raise FailedPrecondition("backward: the gradient took the logits' memory (inplace=True) and was handed out; a second pass has nothing to start from")
+            (labels,) = ctx.saved_tensors
+            rows, ctx.rows = ctx.rows, None
+            gradient = rows
+        else:
+            labels, logits = ctx.saved_tensors
+            rows = tensors.as_rows(logits)
+            gradient = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
+        args, alive = call.args(rows, labels, gauge=False)
+        upstream = upstream.reshape(-1)
+        args.upstream = tensors.pointer(upstream)
+        args.upstream_stride = upstream.stride(0) if upstream.numel() > 1 else 0
+        args.grad_logits = tensors.pointer(gradient)
+        args.grad_row_stride = tensors.row_stride(gradient)
+        library.call("cross_entropy_backward", ctypes.byref(args))
+        del alive
+        return gradient.view(ctx.shape), None, None
+
+
+def scale(gradient, upstream):
+    """gradient [rows, columns] *= upstream (one element), on its stream; 1 leaves every bit."""
+    upstream = upstream.reshape(-1)
+    args = library.new("scale_gradient_args")
+    args.grad = tensors.pointer(gradient)
+    args.dtype = tensors.FLOATS[gradient.dtype]
+    args.rows, args.columns = gradient.shape
+    args.row_stride = tensors.row_stride(gradient)
+    args.upstream = tensors.pointer(upstream)
+    args.upstream_stride = 0
+    args.stream = tensors.stream_of(gradient.device)
+    args.threads = tensors.threads()
+    library.call("scale_gradient", ctypes.byref(args))

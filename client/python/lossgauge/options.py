@@ -1,0 +1,87 @@
+"""The options that every loss call takes, checked and filled into the C ABI's structure."""
+
+import math
+
+import torch
+
+from . import abi, tensors
+from .tensors import expect
+
+REDUCTIONS = {"mean": abi.MEAN, "sum": abi.SUM, "none": abi.NONE}
+
+
+def number(name, value):
+    expect(isinstance(value, (int, float)) and not isinstance(value, bool), name, "a number", type(value).__name__)
+    return float(value)
+
+
+class LossOptions:
+    """Options of one call, in the terms of torch.nn.functional.cross_entropy where they overlap.
+
+    What the library checks (ranges) is left to it; here is what it cannot see: types, shapes, devices, dtypes.
+    """
+
+    def __init__(self, *, ignore_index, label_smoothing, reduction, z_loss, logit_scale, logit_softcap, denominator, grad_scale, block, position_base):
+        expect(reduction in REDUCTIONS, "reduction", "'mean', 'sum' or 'none'", repr(reduction))
+        expect(isinstance(ignore_index, int), "ignore_index", "an int", type(ignore_index).__name__)
+        self.ignore_index = ignore_index
+        self.label_smoothing = number("label_smoothing", label_smoothing)
+        self.reduction = reduction
+        self.z_loss = number("z_loss", z_loss)
+        self.logit_scale = number("logit_scale", logit_scale)
+        self.logit_softcap = 0.0 if logit_softcap is None else number("logit_softcap", logit_softcap)
+        self.denominator = denominator
+        self.grad_scale = grad_scale
+        self.block = block
+        self.position_base = position_base
+        if denominator is not None:
+            expect(reduction == "mean", "denominator", "reduction='mean', which divides", "reduction={!r}".format(reduction))
+            if isinstance(denominator, torch.Tensor):
+                expect(denominator.numel() == 1, "denominator", "one element", tensors.kind(denominator))
+            else:
+                self.denominator = number("denominator", denominator)
+                expect(math.isfinite(self.denominator) and self.denominator > 0, "denominator", "a number above 0", denominator)
+
+    def fill(self, args, labels, device):
+        """Fills `args` (lg_cross_entropy_args). Returns the tensors that must live until the call has been made."""
+        alive = []
+        args.ignore_index = self.ignore_index
+        args.label_smoothing = self.label_smoothing
+        args.reduction = REDUCTIONS[self.reduction]
+        args.z_loss_weight = self.z_loss
+        args.logit_scale = self.logit_scale
+        args.logit_softcap = self.logit_softcap
+        args.targets = tensors.pointer(labels)
+        args.target_dtype = tensors.INTEGERS[labels.dtype]
+        args.target_stride = labels.stride(0) if labels.numel() > 1 else 1
+        if isinstance(self.denominator, torch.Tensor):
+            alive.append(tensors.scalar_on(self.denominator, device, torch.float64))
+            args.denominator_pointer = tensors.pointer(alive[-1])
+        elif self.denominator is not None:
+            args.denominator = self.denominator
+        if self.grad_scale is not None:
+            alive.append(tensors.scalar_on(self.grad_scale, device, torch.float32))
+            args.grad_scale = tensors.pointer(alive[-1])
+        args.block = self.block
+        args.position_base = self.position_base
+        args.stream = tensors.stream_of(device)
+        args.threads = tensors.threads()
+        return alive
+
+
+def check_labels(labels, leading, device, where):
+    """Labels of the leading shape of `where`, as one dimension of int32 or int64 on its device."""
+    expect(isinstance(labels, torch.Tensor), "labels", "a tensor of token numbers", tensors.kind(labels))
+    expect(not labels.dtype.is_floating_point and not labels.dtype.is_complex and labels.dtype != torch.bool, "labels", "integers", tensors.kind(labels))
+    expect(labels.shape == leading, "labels", "shape {}, as {} without its last dimension".format(list(leading), where), tensors.kind(labels))
+    tensors.check_same_device("labels", labels, device, where)
+    if labels.dtype not in tensors.INTEGERS:
+        labels = labels.to(torch.int64)
+    return labels.detach().reshape(-1)
+
+
+def shifted(labels, ignore_index):
+    """Labels moved one position to the left in their last dimension: position t is asked for token t + 1, and the last one for nothing. The logits stay
+    whole, so that nothing of their size is copied."""
+    expect(isinstance(labels, torch.Tensor) and labels.dim() > 0, "labels", "at least one dimension to shift in", tensors.kind(labels))
+    return torch.nn.functional.pad(labels[..., 1:], (0, 1), value=ignore_index)
