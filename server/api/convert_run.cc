@@ -26,6 +26,24 @@ std::uint64_t RecordsLost(const state::RankTotals& totals) {
   return sum;
 }
 
+void ToMessage(const state::AttemptComparison& comparison, v1::AttemptComparison* message) {
+  message->set_with_attempt(ValidUtf8(comparison.with_attempt));
+  message->set_first_step(comparison.first_step);
+  message->set_last_step(comparison.last_step);
+  message->set_steps(comparison.steps);
+  message->set_loss(std::string(state::LossMatchName(comparison.loss)));
+  if (comparison.first_unequal_step) message->set_first_unequal_step(*comparison.first_unequal_step);
+  if (comparison.diverged_step) message->set_diverged_step(*comparison.diverged_step);
+  message->set_mean_difference_nats(comparison.mean_difference_nats);
+  message->set_largest_difference_nats(comparison.largest_difference_nats);
+  message->set_largest_difference_step(comparison.largest_difference_step);
+  message->set_noise_nats(comparison.noise_nats);
+  message->set_data(std::string(state::DataMatchName(comparison.data)));
+  if (comparison.first_different_data_step) message->set_first_different_data_step(*comparison.first_different_data_step);
+  message->set_data_offset_steps(comparison.data_offset_steps);
+  message->set_text(ValidUtf8(state::Describe(comparison)));
+}
+
 void ToMessage(const state::AttemptView& attempt, v1::Attempt* message) {
   message->set_attempt(ValidUtf8(attempt.attempt));
   if (attempt.start_time_ns != 0) SetTimestamp(attempt.start_time_ns, message->mutable_start_time());
@@ -34,6 +52,7 @@ void ToMessage(const state::AttemptView& attempt, v1::Attempt* message) {
   message->set_steps(attempt.steps);
   message->set_state(ValidUtf8(attempt.state));
   if (attempt.resumed_after_step) message->set_resumed_after_step(*attempt.resumed_after_step);
+  if (attempt.comparison) ToMessage(*attempt.comparison, message->mutable_comparison());
 }
 
 void ToMessage(const state::RankView& rank, v1::Producer* message) {

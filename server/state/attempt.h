@@ -106,6 +106,8 @@ class Attempt {
   std::uint64_t generation() const { return generation_; }
   TimeNs start_ns() const { return view_.start_time_ns; }
   void set_start_ns(TimeNs start_ns) { view_.start_time_ns = start_ns; }
+  const std::optional<AttemptComparison>& comparison() const { return view_.comparison; }
+  void set_comparison(const AttemptComparison& comparison) { view_.comparison = comparison; }
   void set_resumed_after(std::int64_t step) { view_.resumed_after_step = step; }
   // Steps up to here are known of the run: the first record of this attempt is believed up to max_step_jump beyond.
   void set_known_step(std::int64_t step) { known_step_ = std::max(known_step_, step); }

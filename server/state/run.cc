@@ -1,6 +1,7 @@
 #include "server/state/run.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -303,12 +304,25 @@ std::uint64_t Run::OnAction(const LedgerEntry& entry, Transaction* out) {
   return ++ledger_entries_;
 }
 
+void Run::CompareWithEarlier(Attempt* attempt, const StepSummary& step) {
+  if (attempts_.size() < 2 || attempt != Newest()) return;
+  if (comparer_.attempt() != attempt->name()) {
+    std::vector<std::shared_ptr<const StepSummary>> earlier;
+    for (const auto& chunk : recent_.Chunks()) {
+      std::copy_if(chunk->begin(), chunk->end(), std::back_inserter(earlier), [&step](const auto& kept) { return kept->step >= step.step; });
+    }
+    comparer_.Begin(attempt->name(), earlier, attempt->comparison());
+  }
+  if (comparer_.OnStep(step)) attempt->set_comparison(*comparer_.result());
+}
+
 void Run::JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCounters* counters) {
   while (std::optional<JoinedStep> joined = attempt->TakeStep(options_.join, now_ns)) {
     joined->summary.sequence = next_sequence_++;
     ++counters->steps_joined;
     windows_.Add(joined->summary.receive_time_ns, MaximaOf(joined->summary));
     judge_->OnStep(*joined);
+    CompareWithEarlier(attempt, joined->summary);
     auto summary = std::make_shared<const StepSummary>(std::move(joined->summary));
     recent_.Push(summary);
     if (attempt == Newest()) last_step_ = summary;

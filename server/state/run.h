@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/state/attempt.h"
+#include "server/state/attempt_comparison.h"
 #include "server/state/judge.h"
 #include "server/state/recent_steps.h"
 #include "server/state/snapshot.h"
@@ -92,6 +93,8 @@ class Run {
   const Attempt* Newest() const { return const_cast<Run*>(this)->Newest(); }
   void OrderAttempts();
   void BoundAttempts();
+  // A step of the newest attempt that an earlier one has been through.
+  void CompareWithEarlier(Attempt* attempt, const StepSummary& step);
   void JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCounters* counters);
   Presence MakePresence(TimeNs now_ns, const Reachability& reaches) const;
   void UpdateEnd(TimeNs now_ns);
@@ -106,6 +109,7 @@ class Run {
   RankTotals totals_;                                // of ranks that count
   std::uint64_t next_sequence_ = 1;
   RecentSteps recent_;
+  AttemptComparer comparer_;
   std::shared_ptr<const StepSummary> last_step_;
   WindowTracker windows_;
   Verdict verdict_;

@@ -10,7 +10,7 @@
 namespace lossgauge::state {
 namespace {
 
-constexpr std::uint64_t kRunVersion = 2;  // 1: attempts without declared name and generation
+constexpr std::uint64_t kRunVersion = 3;  // 1: attempts without declared name and generation; 2: without comparison
 constexpr std::uint64_t kSlotVersion = 1;
 
 template <class Value, class Write>
@@ -25,6 +25,41 @@ void WriteOptionalI64(const std::optional<std::int64_t>& value, ByteWriter* w) {
 std::optional<std::int64_t> ReadOptionalI64(ByteReader* r) {
   if (!r->Bool()) return std::nullopt;
   return r->I64();
+}
+
+void WriteComparison(const AttemptComparison& c, ByteWriter* w) {
+  w->String(c.with_attempt);
+  w->I64(c.first_step);
+  w->I64(c.last_step);
+  w->U64(c.steps);
+  w->U64(static_cast<std::uint64_t>(c.loss));
+  WriteOptionalI64(c.first_unequal_step, w);
+  WriteOptionalI64(c.diverged_step, w);
+  w->F64(c.mean_difference_nats);
+  w->F64(c.largest_difference_nats);
+  w->I64(c.largest_difference_step);
+  w->F64(c.noise_nats);
+  w->U64(static_cast<std::uint64_t>(c.data));
+  WriteOptionalI64(c.first_different_data_step, w);
+  w->I64(c.data_offset_steps);
+}
+AttemptComparison ReadComparison(ByteReader* r) {
+  AttemptComparison c;
+  c.with_attempt = r->String();
+  c.first_step = r->I64();
+  c.last_step = r->I64();
+  c.steps = r->U64();
+  c.loss = static_cast<LossMatch>(std::min(r->U64(), static_cast<std::uint64_t>(LossMatch::kDiverged)));
+  c.first_unequal_step = ReadOptionalI64(r);
+  c.diverged_step = ReadOptionalI64(r);
+  c.mean_difference_nats = r->F64();
+  c.largest_difference_nats = r->F64();
+  c.largest_difference_step = r->I64();
+  c.noise_nats = r->F64();
+  c.data = static_cast<DataMatch>(std::min(r->U64(), static_cast<std::uint64_t>(DataMatch::kDifferent)));
+  c.first_different_data_step = ReadOptionalI64(r);
+  c.data_offset_steps = r->I64();
+  return c;
 }
 
 void WriteAxis(const lg_axis& axis, ByteWriter* w) {
@@ -141,6 +176,7 @@ std::string RunCodec::Encode(const Run& run) {
     w.I64(attempt->view_.last_step);
     w.U64(attempt->view_.steps);
     WriteOptionalI64(attempt->view_.resumed_after_step, &w);
+    WriteOptional(attempt->view_.comparison, &w, [&w](const AttemptComparison& comparison) { WriteComparison(comparison, &w); });
     w.I64(attempt->first_seen_ns_);
     WriteOptionalI64(attempt->last_joined_, &w);
     w.I64(attempt->last_boot_ns_);
@@ -198,6 +234,7 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
     attempt->view_.last_step = r.I64();
     attempt->view_.steps = r.U64();
     attempt->view_.resumed_after_step = ReadOptionalI64(&r);
+    if (version >= 3 && r.Bool()) attempt->view_.comparison = ReadComparison(&r);
     attempt->first_seen_ns_ = r.I64();
     attempt->last_joined_ = ReadOptionalI64(&r);
     attempt->highest_ = attempt->last_joined_;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "server/state/attempt_comparison.h"
 #include "server/state/incident.h"
 #include "server/state/joined_step.h"
 #include "server/state/judge.h"
@@ -68,6 +69,7 @@ struct AttemptView {
   std::uint64_t steps = 0;
   std::string state;  // "running", "ended", "failed", "lost"
   std::optional<std::int64_t> resumed_after_step;
+  std::optional<AttemptComparison> comparison;  // of the steps that an earlier attempt has been through
 };
 
 using StepChunk = std::vector<std::shared_ptr<const StepSummary>>;

@@ -297,6 +297,32 @@ TEST_F(RunBookTest, AResumedJobIsANewAttemptAndItsReplayIsKept) {
   EXPECT_EQ(Snap()->self.late_records, 0u);
 }
 
+TEST_F(RunBookTest, AnAttemptIsComparedWithTheOneBeforeOverTheStepsThatBothWentThrough) {
+  Rank first("run", "1", 0, 1, 1, 100);
+  Add(first);
+  for (int step = 0; step <= 212; ++step) Step(first, step);
+  Advance();
+  Lose(first);
+  Advance();
+  EXPECT_FALSE(Run()->attempts[0].comparison);
+  Rank second("run", "2", 0, 1, 2, 200);
+  Add(second);
+  for (int step = 201; step <= 205; ++step) Step(second, step);
+  Advance();
+  Commit();
+  Restart();  // neither what was found nor what it is compared with is lost
+  Add(second);
+  for (int step = 206; step <= 220; ++step) Step(second, step);
+  Advance();
+  const auto& comparison = Run()->attempts.at(1).comparison;
+  ASSERT_TRUE(comparison);
+  EXPECT_EQ(comparison->with_attempt, "1");
+  EXPECT_EQ(comparison->first_step, 201);
+  EXPECT_EQ(comparison->last_step, 212);
+  EXPECT_EQ(comparison->steps, 12u);
+  EXPECT_EQ(comparison->loss, LossMatch::kEqual);
+}
+
 // observer B8: a wall clock that was set back must not make the job that runs look old.
 TEST_F(RunBookTest, AnAttemptThatStartsAfterTheLastOneDiedIsNewerWhateverItsClockSays) {
   Rank first("run", "1", 0, 1, 1, 1000 * kSecond);

@@ -75,6 +75,8 @@ export class VerdictView {
       add('Evaluation', `${Number(details.evaluationLossNats).toFixed(4)} nats/token at step ${integer(details.evaluationStep ?? 0)}`);
     }
     if (details?.attempt) add('Attempt', `${details.attempt}${(details.attempts?.length ?? 0) > 1 ? ` (${details.attempts.length} so far)` : ''}`);
+    const compared = details?.attempts?.at(-1)?.comparison;
+    if (compared?.text) add('Resumed', compared.text, true);
     if (verdict?.policyVersion) add('Policy', `${verdict.policyVersion}, scope ${verdict.scope ?? 'local'}`);
     this.syncFacts(rows);
   }

@@ -1,0 +1,170 @@
+#include "server/state/attempt_comparison.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace lossgauge::state {
+namespace {
+
+constexpr double kFloorNats = 0.02;  // kernels that sum in another order differ by less
+constexpr std::size_t kSameDataWindow = 8;
+constexpr double kSameDataDeviations = 0.5;
+constexpr double kOtherDataDeviations = 2;
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return 0.5 * (values[(values.size() - 1) / 2] + values[values.size() / 2]);
+}
+
+}  // namespace
+
+std::string_view LossMatchName(LossMatch match) {
+  switch (match) {
+    case LossMatch::kEqual: return "equal";
+    case LossMatch::kWithinNoise: return "within_noise";
+    case LossMatch::kDiverged: return "diverged";
+  }
+  return "";
+}
+
+std::string_view DataMatchName(DataMatch match) {
+  switch (match) {
+    case DataMatch::kUnknown: return "unknown";
+    case DataMatch::kSame: return "same";
+    case DataMatch::kShifted: return "shifted";
+    case DataMatch::kDifferent: return "different";
+  }
+  return "";
+}
+
+std::string Describe(const AttemptComparison& c) {
+  std::string text = absl::StrFormat("steps %d to %d ", c.first_step, c.last_step);
+  switch (c.loss) {
+    case LossMatch::kEqual:
+      absl::StrAppend(&text, "equal those of attempt '", c.with_attempt, "' to the last bit");
+      break;
+    case LossMatch::kWithinNoise:
+      absl::StrAppend(&text, "agree with those of attempt '", c.with_attempt,
+                      absl::StrFormat("' within noise (largest difference %+.3g nats at step %d", c.largest_difference_nats, c.largest_difference_step));
+      if (c.first_unequal_step && *c.first_unequal_step > c.first_step) absl::StrAppend(&text, "; equal before step ", *c.first_unequal_step);
+      absl::StrAppend(&text, ")");
+      break;
+    case LossMatch::kDiverged:
+      absl::StrAppend(&text, "left those of attempt '", c.with_attempt, "' at step ", c.diverged_step.value_or(c.first_step),
+                      absl::StrFormat(" (on average %+.3g nats, noise %.2g)", c.mean_difference_nats, c.noise_nats));
+      break;
+  }
+  switch (c.data) {
+    case DataMatch::kUnknown: break;
+    case DataMatch::kSame: absl::StrAppend(&text, "; the data loader resumed where it should"); break;
+    case DataMatch::kShifted:
+      absl::StrAppend(&text, absl::StrFormat("; the data loader is %d steps %s since step %d", std::abs(c.data_offset_steps),
+                                             c.data_offset_steps > 0 ? "ahead" : "behind", c.first_different_data_step.value_or(c.first_step)));
+      break;
+    case DataMatch::kDifferent:
+      absl::StrAppend(&text, "; other data since step ", c.first_different_data_step.value_or(c.first_step));
+      break;
+  }
+  return text;
+}
+
+void AttemptComparer::Begin(const std::string& attempt, const std::vector<std::shared_ptr<const StepSummary>>& earlier,
+                            const std::optional<AttemptComparison>& so_far) {
+  *this = AttemptComparer();
+  attempt_ = attempt;
+  result_ = so_far;
+  for (const auto& step : earlier) {
+    if (step->attempt == attempt || step->thinned != nullptr) continue;
+    earlier_[step->step] = {step->attempt, step->loss_nats, step->target_fingerprint, step->mask_fingerprint, step->unmasked_tokens};
+  }
+  std::vector<double> jumps;
+  const Pass* previous = nullptr;
+  for (const auto& [step, pass] : earlier_) {
+    if (!pass.loss_nats || !std::isfinite(*pass.loss_nats)) continue;
+    if (previous != nullptr) jumps.push_back(std::fabs(*pass.loss_nats - *previous->loss_nats));
+    previous = &pass;
+  }
+  noise_nats_ = 1.4826 / std::sqrt(2.0) * Median(std::move(jumps));
+}
+
+void AttemptComparer::CompareData(const StepSummary& step, const Pass& before) {
+  AttemptComparison& c = *result_;
+  const bool known = step.target_fingerprint != 0 && before.target_fingerprint != 0;
+  if (!known) return;
+  const bool same = step.target_fingerprint == before.target_fingerprint && step.mask_fingerprint == before.mask_fingerprint;
+  if (same) {
+    if (c.data == DataMatch::kUnknown) c.data = DataMatch::kSame;
+    return;
+  }
+  if (c.data == DataMatch::kShifted) {  // still by as much?
+    const auto at = earlier_.find(step.step + c.data_offset_steps);
+    if (at == earlier_.end() || at->second.target_fingerprint == step.target_fingerprint) return;
+    c.data = DataMatch::kDifferent;
+    return;
+  }
+  if (c.data == DataMatch::kDifferent) return;
+  c.first_different_data_step = step.step;
+  c.data = DataMatch::kDifferent;
+  for (const auto& [number, pass] : earlier_) {
+    if (pass.target_fingerprint != step.target_fingerprint) continue;
+    c.data = DataMatch::kShifted;
+    c.data_offset_steps = number - step.step;
+    return;
+  }
+}
+
+void AttemptComparer::CompareLoss(const StepSummary& step, double before) {
+  AttemptComparison& c = *result_;
+  const double difference = *step.loss_nats - before;
+  ++c.steps;
+  c.last_step = step.step;
+  c.mean_difference_nats += (difference - c.mean_difference_nats) / static_cast<double>(c.steps);
+  if (std::fabs(difference) > std::fabs(c.largest_difference_nats)) {
+    c.largest_difference_nats = difference;
+    c.largest_difference_step = step.step;
+  }
+  differences_[compared_ % kWindow] = difference;
+  at_step_[compared_ % kWindow] = step.step;
+  ++compared_;
+  if (difference == 0) return;
+  if (!c.first_unequal_step) c.first_unequal_step = step.step;
+  if (c.loss == LossMatch::kDiverged) return;
+  c.loss = LossMatch::kWithinNoise;
+  const bool same_data = c.data == DataMatch::kSame;
+  const std::size_t window = same_data ? kSameDataWindow : kWindow;
+  if (compared_ < window) return;
+  const double limit = std::max(kFloorNats, (same_data ? kSameDataDeviations : kOtherDataDeviations) * noise_nats_);
+  std::vector<double> last;
+  for (std::size_t i = 0; i < window; ++i) last.push_back(differences_[(compared_ - 1 - i) % kWindow]);
+  if (std::fabs(Median(last)) <= limit) return;
+  c.loss = LossMatch::kDiverged;
+  for (std::size_t i = window; i-- > 0;) {  // the first of them that is beyond
+    const std::size_t at = (compared_ - 1 - i) % kWindow;
+    if (std::fabs(differences_[at]) <= limit) continue;
+    c.diverged_step = at_step_[at];
+    break;
+  }
+}
+
+bool AttemptComparer::OnStep(const StepSummary& step) {
+  const auto at = earlier_.find(step.step);
+  if (at == earlier_.end()) return false;
+  const Pass& before = at->second;
+  const bool has_loss = step.loss_nats && std::isfinite(*step.loss_nats) && before.loss_nats && std::isfinite(*before.loss_nats);
+  if (!has_loss) return false;
+  if (!result_) {
+    result_.emplace();
+    result_->first_step = step.step;
+    result_->noise_nats = noise_nats_;
+  }
+  result_->with_attempt = before.attempt;
+  CompareData(step, before);
+  CompareLoss(step, *before.loss_nats);
+  return true;
+}
+
+}  // namespace lossgauge::state

@@ -1,0 +1,84 @@
+// A job that was resumed goes over steps that an earlier attempt has been through. Did it do the same?
+//
+// - Loss: "equal" to the last bit; "within_noise"; or "diverged" from a step on, which a resume from the right state does not do by itself: look for
+//   a checkpoint that lacks something (optimizer, random state) or holds damage. Where both passes saw the same targets, the noise of batches cancels, and
+//   half a deviation of the loss from step to step, kept over eight steps, is a divergence; where they did not, it takes two deviations over sixteen.
+// - Data, by the fingerprints of targets: "same"; "shifted" by a number of steps (a loader that skipped or repeated batches); "different"; "unknown"
+//   where the job gives no fingerprints.
+//
+// An observation, not a condition: a job may have been resumed with another learning rate or other data on purpose.
+#ifndef LOSSGAUGE_SERVER_STATE_ATTEMPT_COMPARISON_H_
+#define LOSSGAUGE_SERVER_STATE_ATTEMPT_COMPARISON_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/state/joined_step.h"
+
+namespace lossgauge::state {
+
+enum class LossMatch : std::uint8_t { kEqual, kWithinNoise, kDiverged };
+enum class DataMatch : std::uint8_t { kUnknown, kSame, kShifted, kDifferent };
+
+struct AttemptComparison {
+  std::string with_attempt;  // the one whose step was compared last
+  std::int64_t first_step = 0;
+  std::int64_t last_step = 0;
+  std::uint64_t steps = 0;  // that both have a loss for
+  LossMatch loss = LossMatch::kEqual;
+  std::optional<std::int64_t> first_unequal_step;
+  std::optional<std::int64_t> diverged_step;  // where the stretch that told begins
+  double mean_difference_nats = 0;            // this attempt less the earlier one
+  double largest_difference_nats = 0;         // signed
+  std::int64_t largest_difference_step = 0;
+  double noise_nats = 0;  // of the earlier pass from step to step, one deviation
+  DataMatch data = DataMatch::kUnknown;
+  std::optional<std::int64_t> first_different_data_step;
+  std::int64_t data_offset_steps = 0;  // kShifted: step s had the targets of step s + this before
+};
+
+std::string_view LossMatchName(LossMatch match);
+std::string_view DataMatchName(DataMatch match);
+// "steps 100 to 163 equal those of attempt '1'; the data loader resumed where it should".
+std::string Describe(const AttemptComparison& comparison);
+
+// Compares the steps of one attempt with what was kept of the attempts before it. Not thread-safe; bounded by the steps handed to Begin.
+class AttemptComparer {
+ public:
+  // `earlier`: steps of other attempts, oldest first; of a step that several have the last one counts. `so_far` as of before a restart of lossgauged.
+  void Begin(const std::string& attempt, const std::vector<std::shared_ptr<const StepSummary>>& earlier, const std::optional<AttemptComparison>& so_far);
+  // Steps rise. True if the result changed.
+  bool OnStep(const StepSummary& step);
+  const std::string& attempt() const { return attempt_; }
+  const std::optional<AttemptComparison>& result() const { return result_; }
+
+ private:
+  struct Pass {
+    std::string attempt;
+    std::optional<double> loss_nats;
+    std::uint64_t target_fingerprint = 0;
+    std::uint64_t mask_fingerprint = 0;
+    std::uint64_t unmasked_tokens = 0;
+  };
+  static constexpr std::size_t kWindow = 16;
+  void CompareData(const StepSummary& step, const Pass& before);
+  void CompareLoss(const StepSummary& step, double before);
+
+  std::string attempt_;
+  std::map<std::int64_t, Pass> earlier_;
+  double noise_nats_ = 0;
+  std::optional<AttemptComparison> result_;
+  std::array<double, kWindow> differences_{};
+  std::array<std::int64_t, kWindow> at_step_{};
+  std::uint64_t compared_ = 0;  // by this object; the window begins anew after a restart
+};
+
+}  // namespace lossgauge::state
+
+#endif  // LOSSGAUGE_SERVER_STATE_ATTEMPT_COMPARISON_H_

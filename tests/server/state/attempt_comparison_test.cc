@@ -1,0 +1,136 @@
+#include "server/state/attempt_comparison.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace lossgauge::state {
+namespace {
+
+// Losses of a course that falls slowly, with noise of about 0.03 nats that is a function of the batch.
+double Noise(std::uint64_t batch) {
+  batch = (batch + 1) * 0x9e3779b97f4a7c15u;
+  batch ^= batch >> 31;
+  batch *= 0xbf58476d1ce4e5b9u;
+  return 0.1 * (static_cast<double>(batch >> 11) / 9007199254740992.0 - 0.5);
+}
+
+StepSummary Step(const std::string& attempt, std::int64_t step, std::int64_t batch, double offset = 0) {
+  StepSummary s;
+  s.attempt = attempt;
+  s.step = step;
+  s.loss_nats = 2.5 - 1e-4 * static_cast<double>(step) + Noise(static_cast<std::uint64_t>(batch)) + offset;
+  s.target_fingerprint = 1000 + static_cast<std::uint64_t>(batch);
+  s.mask_fingerprint = 7000 + static_cast<std::uint64_t>(batch);
+  s.unmasked_tokens = 512;
+  return s;
+}
+
+class Comparison : public ::testing::Test {
+ protected:
+  Comparison() {
+    for (int s = 0; s < 300; ++s) earlier_.push_back(std::make_shared<const StepSummary>(Step("1", s, s)));
+    comparer_.Begin("2", earlier_, std::nullopt);
+  }
+  const AttemptComparison& Result() { return *comparer_.result(); }
+
+  std::vector<std::shared_ptr<const StepSummary>> earlier_;
+  AttemptComparer comparer_;
+};
+
+TEST_F(Comparison, TheSameStepsAreEqualToTheLastBit) {
+  for (int s = 200; s < 320; ++s) comparer_.OnStep(Step("2", s, s));
+  EXPECT_EQ(Result().loss, LossMatch::kEqual);
+  EXPECT_EQ(Result().data, DataMatch::kSame);
+  EXPECT_EQ(Result().first_step, 200);
+  EXPECT_EQ(Result().last_step, 299);  // what lies beyond was never seen before
+  EXPECT_EQ(Result().steps, 100u);
+  EXPECT_EQ(Result().with_attempt, "1");
+  EXPECT_EQ(Describe(Result()), "steps 200 to 299 equal those of attempt '1' to the last bit; the data loader resumed where it should");
+}
+
+TEST_F(Comparison, SumsInAnotherOrderAreNoiseAndTheFirstUnequalStepIsNamed) {
+  for (int s = 200; s < 280; ++s) comparer_.OnStep(Step("2", s, s, s < 230 ? 0 : 1e-4 * (s % 3 - 1)));
+  EXPECT_EQ(Result().loss, LossMatch::kWithinNoise);
+  EXPECT_EQ(Result().first_unequal_step, 230);
+  EXPECT_FALSE(Result().diverged_step);
+  EXPECT_NEAR(std::fabs(Result().largest_difference_nats), 1e-4, 1e-9);
+}
+
+TEST_F(Comparison, OneOddStepIsNoDivergence) {
+  for (int s = 200; s < 280; ++s) comparer_.OnStep(Step("2", s, s, s == 240 ? 2.0 : 0));
+  EXPECT_EQ(Result().loss, LossMatch::kWithinNoise);
+  EXPECT_EQ(Result().largest_difference_step, 240);
+}
+
+TEST_F(Comparison, OnTheSameDataAFewHundredthsOfANatThatStayAreADivergence) {
+  for (int s = 200; s < 280; ++s) comparer_.OnStep(Step("2", s, s, s < 230 ? 0 : 0.05));
+  EXPECT_EQ(Result().loss, LossMatch::kDiverged);
+  EXPECT_EQ(Result().diverged_step, 230);
+}
+
+TEST_F(Comparison, OnOtherDataTheSameDifferenceIsNoiseAndALargeOneIsADivergence) {
+  AttemptComparer small;
+  small.Begin("2", earlier_, std::nullopt);
+  for (int s = 200; s < 280; ++s) small.OnStep(Step("2", s, s + 5000, 0.02));
+  EXPECT_EQ(small.result()->loss, LossMatch::kWithinNoise);
+  EXPECT_EQ(small.result()->data, DataMatch::kDifferent);
+  for (int s = 200; s < 280; ++s) comparer_.OnStep(Step("2", s, s + 5000, 0.5));
+  EXPECT_EQ(Result().loss, LossMatch::kDiverged);
+}
+
+TEST_F(Comparison, ALoaderThatSkippedOrRepeatedIsToldByHowMuch) {
+  for (int s = 200; s < 260; ++s) comparer_.OnStep(Step("2", s, s + 17));
+  EXPECT_EQ(Result().data, DataMatch::kShifted);
+  EXPECT_EQ(Result().data_offset_steps, 17);
+  EXPECT_NE(Describe(Result()).find("the data loader is 17 steps ahead since step 200"), std::string::npos) << Describe(Result());
+  AttemptComparer again;
+  again.Begin("2", earlier_, std::nullopt);
+  for (int s = 200; s < 260; ++s) again.OnStep(Step("2", s, s - 200));  // the epoch anew
+  EXPECT_EQ(again.result()->data, DataMatch::kShifted);
+  EXPECT_EQ(again.result()->data_offset_steps, -200);
+}
+
+TEST_F(Comparison, WithoutFingerprintsNothingIsSaidOfTheData) {
+  for (int s = 200; s < 260; ++s) {
+    StepSummary step = Step("2", s, s);
+    step.target_fingerprint = 0;
+    comparer_.OnStep(step);
+  }
+  EXPECT_EQ(Result().data, DataMatch::kUnknown);
+  EXPECT_EQ(Describe(Result()).find("loader"), std::string::npos);
+}
+
+TEST_F(Comparison, NanStepsAreLeftOutOnBothSides) {
+  StepSummary bad = Step("1", 250, 250);
+  bad.loss_nats = NAN;
+  earlier_.push_back(std::make_shared<const StepSummary>(bad));
+  comparer_.Begin("2", earlier_, std::nullopt);
+  for (int s = 240; s < 260; ++s) {
+    StepSummary step = Step("2", s, s);
+    if (s == 255) step.loss_nats = INFINITY;
+    comparer_.OnStep(step);
+  }
+  EXPECT_EQ(Result().steps, 18u);
+  EXPECT_EQ(Result().loss, LossMatch::kEqual);
+}
+
+TEST_F(Comparison, GoesOnAfterARestartOfTheObserver) {
+  for (int s = 200; s < 240; ++s) comparer_.OnStep(Step("2", s, s));
+  AttemptComparer next;
+  next.Begin("2", earlier_, comparer_.result());
+  for (int s = 240; s < 280; ++s) next.OnStep(Step("2", s, s));
+  EXPECT_EQ(next.result()->first_step, 200);
+  EXPECT_EQ(next.result()->steps, 80u);
+  EXPECT_EQ(next.result()->loss, LossMatch::kEqual);
+}
+
+TEST(AttemptComparer, WithoutAnEarlierPassThereIsNothingToSay) {
+  AttemptComparer comparer;
+  comparer.Begin("2", {}, std::nullopt);
+  EXPECT_FALSE(comparer.OnStep(Step("2", 5, 5)));
+  EXPECT_FALSE(comparer.result());
+}
+
+}  // namespace
+}  // namespace lossgauge::state
