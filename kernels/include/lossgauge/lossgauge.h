@@ -114,7 +114,8 @@ LG_API void lg_gauge_options_init(lg_gauge_options* options);
 LG_API int lg_gauge_open(const lg_gauge_options* options, lg_gauge** gauge);
 /* A clean end: waits for steps that a device still publishes, publishes LG_EVENT_END, stops the heartbeat, frees the handle. NULL is allowed. The
  * ring stays for the reader. A call with a handle that is closed is LG_FAILED_PRECONDITION as long as it is among the 64 closed last. A CUDA graph that
- * holds calls with the gauge may be replayed all the same: losses and gradients are right, nothing is counted, and some device memory is kept for it. */
+ * holds calls with the gauge may be replayed all the same: losses and gradients are right, nothing is counted, and some device memory is kept for it.
+ * A gauge that counts on a device waits for all work of that device: not to be called while one of its streams is being captured, or the capture is lost. */
 LG_API int lg_gauge_close(lg_gauge* gauge, const char* reason);
 /* The job failed by its own judgement: as lg_gauge_close, but the run is not shown as finished. */
 LG_API int lg_gauge_abandon(lg_gauge* gauge, const char* reason);
