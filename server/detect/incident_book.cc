@@ -190,6 +190,20 @@ const Incident* IncidentBook::Acknowledge(const std::string& id, const state::Ac
   return nullptr;
 }
 
+void IncidentBook::NameSibling(const std::string& id, const std::string& sibling) {
+  for (Incident& incident : resolved_) {
+    if (incident.id != id) continue;
+    const bool named = std::any_of(incident.evidence.begin(), incident.evidence.end(),
+                                   [&](const state::Evidence& item) { return item.name == "sibling" && item.text == sibling; });
+    if (named || incident.evidence.size() >= kMaxEvidence) return;
+    const bool first = std::none_of(incident.evidence.begin(), incident.evidence.end(), [](const state::Evidence& item) { return item.name == "sibling"; });
+    incident.evidence.push_back({"sibling", 0, "", sibling});
+    if (first) absl::StrAppend(&incident.summary, "; run '", sibling, "' had the same at this step: the data did it");
+    changed_[id] = incident;
+    return;
+  }
+}
+
 std::vector<Incident> IncidentBook::All() const {
   std::vector<Incident> all(resolved_.begin(), resolved_.end());
   for (const Incident* incident : Open()) all.push_back(*incident);

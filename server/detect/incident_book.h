@@ -57,6 +57,8 @@ class IncidentBook {
   // Open ones by number; hidden_by is up to date.
   std::vector<const state::Incident*> Open() const;
 
+  // Evidence that another run had the same; of resolved ones only, whose evidence stands. No effect if it is not known or named already.
+  void NameSibling(const std::string& id, const std::string& sibling);
   const state::Incident* Acknowledge(const std::string& id, const state::Acknowledgement& acknowledgement);
   std::vector<state::Incident> All() const;
   std::vector<state::Incident> TakeChanged();

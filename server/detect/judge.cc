@@ -50,6 +50,7 @@ bool Judge::EnterAttempt(const std::string& attempt, TimeNs start_ns, TimeNs now
   s.learning_rates = {};
   s.nonfinite.OnAttempt();
   s.collapse.OnAttempt();
+  s.normalizer_drift.OnAttempt();
   s.integrity.OnAttempt();
   s.accounting.OnAttempt();
   s.rank_missing.OnAttempt();
@@ -132,6 +133,7 @@ void Judge::OnStep(const state::JoinedStep& step) {
   s.slowdown.OnStep(signals, policy_, s.book);
   // Statistics: finite values only.
   WatchFactors(signals);
+  s.normalizer_drift.OnStep(signals, policy_, s.book);
   s.damage.OnStep(signals);
   WatchLoss(signals);
 }
@@ -213,6 +215,11 @@ bool Judge::Acknowledge(const std::string& incident_id, const state::Acknowledge
   if (incident == nullptr) return false;
   if (incident->open && incident->condition == Condition::kLevelShift) state_.level_shift.Accept(Now(), state_.book);
   return true;
+}
+
+void Judge::NameSibling(const std::string& incident_id, const std::string& sibling, state::TimeNs now_ns) {
+  state_.now_ns = std::max(state_.now_ns, now_ns);
+  state_.book.NameSibling(incident_id, sibling);
 }
 
 RunFacts Judge::Facts() const {

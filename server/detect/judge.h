@@ -23,6 +23,7 @@
 #include "server/detect/loss_collapse.h"
 #include "server/detect/loss_episode.h"
 #include "server/detect/nonfinite.h"
+#include "server/detect/normalizer_drift.h"
 #include "server/detect/policy.h"
 #include "server/detect/producer_watch.h"
 #include "server/detect/rank_checks.h"
@@ -51,6 +52,7 @@ class Judge final : public state::RunJudge {
   void OnPresence(const state::Presence& presence) override;
   void OnAction(const state::LedgerEntry& entry) override;
   bool Acknowledge(const std::string& incident_id, const state::Acknowledgement& acknowledgement) override;
+  void NameSibling(const std::string& incident_id, const std::string& sibling, state::TimeNs now_ns) override;
   state::Verdict Evaluate(state::TimeNs now_ns) const override;
   std::vector<state::Incident> Incidents() const override;
   std::vector<state::Incident> TakeChangedIncidents() override;
@@ -73,6 +75,7 @@ class Judge final : public state::RunJudge {
     LevelShiftDetector level_shift;
     NonfiniteDetector nonfinite;
     LossCollapseDetector collapse;
+    NormalizerDriftDetector normalizer_drift;
     IntegrityDetector integrity;
     AccountingDetector accounting;
     RankMissingDetector rank_missing;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x4a44474c;  // "LGDJ"
 // Raised with every change of the layout: a state of another version is not converted, the judge warms up anew.
-constexpr std::uint32_t kVersion = 5;
+constexpr std::uint32_t kVersion = 6;
 constexpr std::size_t kFrameBytes = 4 + 4 + 8;
 
 }  // namespace
@@ -49,6 +49,7 @@ void Judge::State::Save(StateWriter& out) const {
   level_shift.Save(out);
   nonfinite.Save(out);
   collapse.Save(out);
+  normalizer_drift.Save(out);
   integrity.Save(out);
   accounting.Save(out);
   rank_missing.Save(out);
@@ -84,6 +85,7 @@ void Judge::State::Restore(StateReader& in) {
   level_shift.Restore(in);
   nonfinite.Restore(in);
   collapse.Restore(in);
+  normalizer_drift.Restore(in);
   integrity.Restore(in);
   accounting.Restore(in);
   rank_missing.Restore(in);

@@ -31,6 +31,8 @@ constexpr PolicyField kFields[] = {
     {"grad_norm", "large_deviations", &Policy::grad_large_deviations, 0, 100},
     {"max_abs_logit", "deviations", &Policy::logit_deviations, 2, 100},
     {"max_abs_logit", "factor", &Policy::logit_factor, 1.05, 1e6},
+    {"normalizer_drift", "floor_nats", &Policy::drift_floor_nats, 0.01, 1000},
+    {"normalizer_drift", "limit_nats", &Policy::drift_limit_nats, 1, 1e6},
     {"nonfinite", "persist_steps", &Policy::nonfinite_persist_steps, 1, 10000, true},
     {"nonfinite", "close_steps", &Policy::nonfinite_close_steps, 1, 10000, true},
     {"integrity", "halt_steps", &Policy::integrity_halt_steps, 1, 32, true},

@@ -48,6 +48,10 @@ struct Policy {
   double logit_deviations = 8;
   double logit_factor = 1.5;
 
+  // log Z that wanders off over 512 steps: below the floor nobody needs to know; from the limit on bf16 logits are a quarter of a nat apart.
+  double drift_floor_nats = 2;
+  double drift_limit_nats = 32;
+
   double nonfinite_persist_steps = 5;  // in a row: AMP loss scaling alone skips one to three
   double nonfinite_close_steps = 30;
 

@@ -54,7 +54,7 @@ constexpr std::array<MetricSpec, kMetricCount> kCatalogue = {{
     {Metric::kVerdictEvaluated, kG, Life::kRun, "lossgauge_verdict_evaluated_timestamp_seconds", "s", kRunLabel, "When the verdict was last evaluated."},
     {Metric::kVerdictValidUntil, kG, Life::kRun, "lossgauge_verdict_valid_until_timestamp_seconds", "s", kRunLabel, "Do not act on the verdict after this time."},
     {Metric::kVerdictSince, kG, Life::kRun, "lossgauge_verdict_since_timestamp_seconds", "s", kRunLabel, "Since when the verdict says what it says, where it knows."},
-    {Metric::kIncidentsOpen, kG, Life::kRun, "lossgauge_incidents_open", "incidents", "run,condition,severity", "Open incidents that no root incident explains. 0 once the run has ended. normalizer_drift has no detector yet and stays 0."},
+    {Metric::kIncidentsOpen, kG, Life::kRun, "lossgauge_incidents_open", "incidents", "run,condition,severity", "Open incidents that no root incident explains. 0 once the run has ended."},
     {Metric::kIncidentsHidden, kG, Life::kRun, "lossgauge_incidents_hidden", "incidents", kRunLabel, "Open incidents that a root incident explains. 0 once the run has ended."},
     {Metric::kIncidents, kC, Life::kRun, "lossgauge_incidents_total", "incidents", "run,condition", "Incidents opened, hidden ones included."},
     {Metric::kSpikes, kC, Life::kRun, "lossgauge_spikes_total", "incidents", "run,cause", "Loss spikes by cause; blips are not in it."},

@@ -30,6 +30,9 @@ class ObservedJudge final : public state::RunJudge {
   bool Acknowledge(const std::string& incident_id, const state::Acknowledgement& acknowledgement) override {
     return judge_->Acknowledge(incident_id, acknowledgement);
   }
+  void NameSibling(const std::string& incident_id, const std::string& sibling, state::TimeNs now_ns) override {
+    judge_->NameSibling(incident_id, sibling, now_ns);
+  }
   state::Verdict Evaluate(state::TimeNs now_ns) const override {
     state::Verdict verdict = judge_->Evaluate(now_ns);
     observer_->OnVerdict(verdict);

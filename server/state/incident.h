@@ -18,7 +18,7 @@ enum class Condition {
   kLevelShift,
   kDivergence,
   kLogitBlowup,
-  kNormalizerDrift,  // reserved: no detector reports it yet
+  kNormalizerDrift,
   kGradExplosion,
   kNonfinite,
   kLossCollapse,

@@ -52,6 +52,11 @@ class RunJudge {
   // False if there is no such incident.
   virtual bool Acknowledge(const std::string& incident_id, const Acknowledgement& acknowledgement) = 0;
 
+  // Another run had the same as this resolved incident, at the same step of the same data.
+  virtual void NameSibling(const std::string& incident_id, const std::string& sibling, TimeNs now_ns) {
+    (void)incident_id, (void)sibling, (void)now_ns;
+  }
+
   // Pure: depends on what was handed in so far and on `now_ns` only.
   virtual Verdict Evaluate(TimeNs now_ns) const = 0;
 

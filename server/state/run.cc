@@ -290,6 +290,11 @@ bool Run::Acknowledge(const std::string& incident_id, const Acknowledgement& ack
   return true;
 }
 
+void Run::NameSibling(const std::string& incident_id, const std::string& sibling, TimeNs now_ns) {
+  judge_->NameSibling(incident_id, sibling, now_ns);
+  judge_dirty_ = true;
+}
+
 bool Run::ReplaceJudge(std::unique_ptr<RunJudge> judge) {
   const bool restored = judge->Restore(judge_->Save()).ok();
   judge_ = std::move(judge);
@@ -393,7 +398,13 @@ bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, 
   std::vector<Incident> changed = judge_->TakeChangedIncidents();
   if (!changed.empty()) {
     dirty_ = true;
-    for (Incident& incident : changed) out->incidents.push_back(std::move(incident));
+    for (Incident& incident : changed) {
+      if (std::optional<Stumble> stumble = StumbleOf(incident, recent_)) {
+        stumbles_.Add(*stumble);
+        new_stumbles_.push_back(*std::move(stumble));
+      }
+      out->incidents.push_back(std::move(incident));
+    }
   }
   Verdict verdict = judge_->Evaluate(now_ns);
   if (!has_verdict_ || DiffersInSubstance(verdict_, verdict)) {

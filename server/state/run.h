@@ -8,12 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/state/attempt.h"
 #include "server/state/attempt_comparison.h"
 #include "server/state/judge.h"
 #include "server/state/recent_steps.h"
+#include "server/state/siblings.h"
 #include "server/state/snapshot.h"
 #include "server/state/store.h"
 #include "server/state/window_maxima.h"
@@ -59,6 +61,11 @@ class Run {
 
   // Joins what may be joined, shows it to the judge, evaluates; appends history to `out`. True if anything changed that a reader could see.
   bool Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, BookCounters* counters);
+
+  // Blips and spikes that are over since the last call; Stumbled knows them from then on.
+  std::vector<Stumble> TakeStumbles() { return std::exchange(new_stumbles_, {}); }
+  const Stumble* FindStumble(const Stumble& other) const { return stumbles_.FindSame(other); }
+  void NameSibling(const std::string& incident_id, const std::string& sibling, TimeNs now_ns);
 
   // Rows for the store: the run's own, and a cursor for each of its segments that changed. Clears dirty marks only in MarkCommitted.
   void AppendRows(TimeNs now_ns, Transaction* out) const;
@@ -110,6 +117,8 @@ class Run {
   std::uint64_t next_sequence_ = 1;
   RecentSteps recent_;
   AttemptComparer comparer_;
+  Stumbles stumbles_;
+  std::vector<Stumble> new_stumbles_;
   std::shared_ptr<const StepSummary> last_step_;
   WindowTracker windows_;
   Verdict verdict_;

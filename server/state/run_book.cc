@@ -233,7 +233,22 @@ void RunBook::Advance(TimeNs now_ns, const Reachability& reaches) {
   for (auto& [name, entry] : runs_) {
     if (entry.run->Advance(now_ns, reaches, &queued_, &counters_)) has_news_ = entry.has_news = true;
   }
+  NameSiblings(now_ns);
   DropOldRuns(now_ns);
+}
+
+void RunBook::NameSiblings(TimeNs now_ns) {
+  for (auto& [name, entry] : runs_) {
+    for (const Stumble& stumble : entry.run->TakeStumbles()) {
+      for (auto& [other_name, other] : runs_) {
+        if (other_name == name) continue;
+        const Stumble* same = other.run->FindStumble(stumble);
+        if (same == nullptr) continue;
+        entry.run->NameSibling(stumble.incident_id, other_name, now_ns);
+        other.run->NameSibling(same->incident_id, name, now_ns);
+      }
+    }
+  }
 }
 
 void RunBook::ReplaceJudges(JudgeFactory* judges) {

@@ -94,6 +94,7 @@ class RunBook final : public RecordSink, public CursorLookup {
   bool MakeRoom();
   void DropRun(const std::string& name);
   void DropOldRuns(TimeNs now_ns);
+  void NameSiblings(TimeNs now_ns);
   bool Refuse(const ProducerInfo& producer, const std::string& cause);
   void BoundQueue();
 
