@@ -115,6 +115,16 @@ def _rank(rank, world, directory, port, results):
                 gauge.step()
                 record = ring.records(gauge)[0]
                 gradients[reduction + way] = (weight.grad.tolist(), record["denominator_max"], ring.dump(gauge.state().steps_path)["header"]["attempt"])
+    # The same through torch's own data-parallel module, which averages while the backward pass runs.
+    with lossgauge.Gauge(run="ddp", ring_dir=directory, gradient_reduction="mean") as gauge:
+        model = torch.nn.Linear(5, COLUMNS, bias=False)
+        with torch.no_grad():
+            model.weight.fill_(0.1)
+        parallel = torch.nn.parallel.DistributedDataParallel(model)
+        gauge.accumulate(labels[mine])
+        gauge.cross_entropy(parallel(hidden[mine]), labels[mine]).backward()
+        gauge.step()
+        gradients["ddp"] = (model.weight.grad.tolist(), ring.records(gauge)[0]["denominator_max"], gradients["meanaccumulate"][2])
     results[rank] = gradients
     try:
         lossgauge.Gauge(run="unknown", ring_dir=directory).accumulate(labels[mine])
@@ -140,12 +150,12 @@ class TwoRanks(unittest.TestCase):
                 process.join()
                 self.assertEqual(0, process.exitcode)
             right = whole_gradient(*batch(12))
-            for name, divisor in (("meanaccumulate", 3.5), ("meanscale", 3.5), ("sumaccumulate", 7.0), ("sumscale", 7.0)):
+            for name, divisor in (("meanaccumulate", 3.5), ("meanscale", 3.5), ("sumaccumulate", 7.0), ("sumscale", 7.0), ("ddp", 3.5)):
                 for rank in range(2):
                     gradient, said, attempt = results[rank][name]
                     torch.testing.assert_close(torch.tensor(gradient).double(), right, rtol=1e-5, atol=1e-7, msg=name)
                     self.assertEqual(divisor, said, name)
-                    self.assertEqual(results[0][name][2], attempt)
+                    self.assertEqual(results[0][name][2], attempt)  # shared by rank 0
             for rank in range(2):
                 self.assertIn("gradient_reduction: expected 'mean' or 'sum'", results[2 + rank])
 
