@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/api/convert_incident.h"
+#include "server/api/convert_policy.h"
 #include "server/api/convert_run.h"
 #include "server/api/convert_step.h"
 #include "server/api/convert_verdict.h"
@@ -17,18 +18,8 @@
 namespace lossgauge::api {
 namespace {
 
-// A page ends early rather than exceed what gRPC clients take by default (4 MiB); its token goes on from there.
-constexpr std::size_t kMaxPageBytes = 3 << 20;
 // Steps with thousands of ranks are large: history is read in pieces.
 constexpr int kStepsPerRead = 500;
-
-// Everything of a request that decides what a list holds, and in which order.
-template <typename Request>
-std::uint64_t QueryHash(Request request) {
-  request.clear_page_size();
-  request.clear_page_token();
-  return StableHash(request.SerializeAsString(), StableHash(request.GetTypeName()));
-}
 
 // How many pages of new items may have come before a page is asked for, until items can appear twice.
 constexpr int kPagesLookedAt = 8;
@@ -71,12 +62,21 @@ absl::StatusOr<Page<Item>> ReadShifting(const PagePosition& start, int size, con
 
 }  // namespace
 
-absl::StatusOr<v1::ListRunsResponse> Api::ListRuns(const v1::ListRunsRequest&) const {
+absl::StatusOr<v1::ListRunsResponse> Api::ListRuns(const v1::ListRunsRequest& request) const {
   const auto snapshot = board_.Get();
   const state::TimeNs now = clock_.NowNs();
   v1::ListRunsResponse response;
   response.set_instance(ValidUtf8(snapshot->instance));
   for (const auto& run : snapshot->runs) ToMessage(*run, snapshot->instance, now, RunDetail::kOverview, response.add_runs());
+  if (!request.include_past() || history_ == nullptr) return response;
+  const auto stored = history_->ReadRuns(kMaxListPage + static_cast<int>(snapshot->runs.size()));
+  if (!stored.ok()) return stored.status();
+  for (const state::StoredRun& run : *stored) {
+    if (state::FindRun(*snapshot, run.run) != nullptr || response.past_runs_size() == kMaxListPage) continue;
+    v1::PastRun* past = response.add_past_runs();
+    past->set_run(ValidUtf8(run.run));
+    if (run.updated_ns != 0) SetTimestamp(run.updated_ns, past->mutable_last_write_time());
+  }
   return response;
 }
 
@@ -98,6 +98,16 @@ absl::StatusOr<v1::Verdict> Api::GetVerdict(const v1::GetVerdictRequest& request
   return response;
 }
 
+absl::StatusOr<v1::Policy> Api::GetPolicy(const v1::GetPolicyRequest& request) const {
+  const auto snapshot = board_.Get();
+  const auto run = RequireRun(*snapshot, request.run());
+  if (!run.ok()) return run.status();
+  if ((*run)->policy == nullptr) return absl::UnavailableError("this run's policy is not known yet; try again a little later");
+  v1::Policy response;
+  ToMessage((*run)->run, *(*run)->policy, &response);
+  return response;
+}
+
 absl::StatusOr<VerdictWatch> Api::WatchVerdict(const v1::WatchVerdictRequest& request) const {
   return VerdictWatch::Create(*board_.Get(), request);
 }
@@ -108,7 +118,7 @@ absl::StatusOr<StepWatch> Api::WatchSteps(const v1::WatchStepsRequest& request) 
 
 absl::StatusOr<v1::ListVerdictsResponse> Api::ListVerdicts(const v1::ListVerdictsRequest& request) const {
   const auto snapshot = board_.Get();
-  const auto run = RequireRun(*snapshot, request.run());
+  const auto run = RequireKnownRun(*snapshot, history_.get(), request.run());
   if (!run.ok()) return run.status();
   const absl::StatusOr<int> size = PageSize(request.page_size(), 100, kMaxListPage);
   if (!size.ok()) return size.status();
@@ -138,7 +148,7 @@ absl::StatusOr<v1::ListVerdictsResponse> Api::ListVerdicts(const v1::ListVerdict
 
 absl::StatusOr<v1::ListIncidentsResponse> Api::ListIncidents(const v1::ListIncidentsRequest& request) const {
   const auto snapshot = board_.Get();
-  const auto run = RequireRun(*snapshot, request.run());
+  const auto run = RequireKnownRun(*snapshot, history_.get(), request.run());
   if (!run.ok()) return run.status();
   const absl::StatusOr<int> size = PageSize(request.page_size(), 100, kMaxListPage);
   if (!size.ok()) return size.status();
@@ -181,7 +191,7 @@ absl::StatusOr<v1::ListIncidentsResponse> Api::ListIncidents(const v1::ListIncid
 
 absl::StatusOr<v1::ListStepsResponse> Api::ListSteps(const v1::ListStepsRequest& request) const {
   const auto snapshot = board_.Get();
-  const auto run = RequireRun(*snapshot, request.run());
+  const auto run = RequireKnownRun(*snapshot, history_.get(), request.run());
   if (!run.ok()) return run.status();
   if (absl::Status status = Check(request); !status.ok()) return status;
   const absl::StatusOr<int> size = PageSize(request.page_size(), 1000, kMaxStepsPage);
@@ -190,6 +200,7 @@ absl::StatusOr<v1::ListStepsResponse> Api::ListSteps(const v1::ListStepsRequest&
   state::StepQuery step_query;
   step_query.run = (*run)->run;
   step_query.attempt = request.attempt();
+  step_query.thinned = request.include_thinned();
   if (request.has_first_step()) step_query.first_step = request.first_step();
   if (request.has_last_step()) step_query.last_step = request.last_step();
   v1::ListStepsResponse response;

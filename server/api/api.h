@@ -23,9 +23,10 @@ class Api {
   Api(const state::SnapshotBoard& board, state::Mailbox& mailbox, std::shared_ptr<state::HistoryReader> history, state::Clock& clock)
       : board_(board), mailbox_(mailbox), history_(std::move(history)), clock_(clock) {}
 
-  // From the newest snapshot: never wait.
+  // From the newest snapshot: never wait, but for runs of the past.
   absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) const;
   absl::StatusOr<v1::Run> GetRun(const v1::GetRunRequest& request) const;
+  absl::StatusOr<v1::Policy> GetPolicy(const v1::GetPolicyRequest& request) const;
   absl::StatusOr<v1::Verdict> GetVerdict(const v1::GetVerdictRequest& request) const;
   absl::StatusOr<VerdictWatch> WatchVerdict(const v1::WatchVerdictRequest& request) const;
   absl::StatusOr<StepWatch> WatchSteps(const v1::WatchStepsRequest& request) const;
@@ -34,6 +35,9 @@ class Api {
   absl::StatusOr<v1::ListVerdictsResponse> ListVerdicts(const v1::ListVerdictsRequest& request) const;
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) const;
   absl::StatusOr<v1::ListIncidentsResponse> ListIncidents(const v1::ListIncidentsRequest& request) const;
+  absl::StatusOr<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request) const;
+  absl::StatusOr<v1::Comparison> CompareRuns(const v1::CompareRunsRequest& request) const;
+  absl::StatusOr<v1::Explanation> Explain(const v1::ExplainRequest& request) const;
 
   // `done` is called once, on the drain thread when it comes round, or at once if the request is refused. If the drain thread has stopped,
   // never: callers keep a deadline of their own.

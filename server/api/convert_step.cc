@@ -1,6 +1,7 @@
 #include "server/api/convert_step.h"
 
 #include "server/api/text.h"
+#include "server/state/step_values.h"
 
 namespace lossgauge::api {
 namespace {
@@ -22,6 +23,21 @@ void ToMessage(const state::RankSummary& rank, v1::RankStep* message) {
   message->set_unmasked_tokens(rank.unmasked_tokens);
   message->set_nonfinite_rows(rank.nonfinite_rows);
   message->set_lost_before(rank.lost_before);
+}
+
+void ToMessage(const state::ThinnedSpan& span, v1::Thinned* message) {
+  message->set_steps(span.steps);
+  message->set_first_step(span.first_step);
+  message->set_first_sequence(span.first_sequence);
+  if (span.first_receive_time_ns != 0) SetTimestamp(span.first_receive_time_ns, message->mutable_first_receive_time());
+  message->set_nonfinite_steps(span.nonfinite_steps);
+  for (std::size_t i = 0; i < state::kStepValueCount; ++i) {
+    if (!span.min[i] || !span.max[i]) continue;
+    v1::ValueRange* range = message->add_ranges();
+    range->set_name(state::kStepValues[i].name);
+    range->set_min(*span.min[i]);
+    range->set_max(*span.max[i]);
+  }
 }
 
 const char* GradientReductionName(std::uint32_t reduction) {
@@ -107,6 +123,7 @@ void ToMessage(const state::StepSummary& step, bool include_ranks, v1::Step* mes
   if (include_ranks) {
     for (const state::RankSummary& rank : step.rank_steps) ToMessage(rank, message->add_rank_steps());
   }
+  if (step.thinned) ToMessage(*step.thinned, message->mutable_thinned());
 }
 
 }  // namespace lossgauge::api

@@ -1,5 +1,7 @@
 #include "server/api/requests.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "server/api/text.h"
 
@@ -29,6 +31,19 @@ absl::StatusOr<std::shared_ptr<const state::RunSnapshot>> RequireRun(const state
   return absl::NotFoundError(absl::StrCat("run: no run ", Quoted(run_untrusted), "; ", KnownRuns(snapshot)));
 }
 
+absl::StatusOr<std::shared_ptr<const state::RunSnapshot>> RequireKnownRun(const state::Snapshot& snapshot, state::HistoryReader* history,
+                                                                          const std::string& run_untrusted) {
+  auto live = RequireRun(snapshot, run_untrusted);
+  if (history == nullptr || live.status().code() != absl::StatusCode::kNotFound) return live;
+  const auto stored = history->FindRun(run_untrusted);
+  if (!stored.ok()) return stored.status();
+  if (!stored->has_value()) return live;
+  auto past = std::make_shared<state::RunSnapshot>();
+  past->run = (*stored)->run;
+  past->next_sequence = std::numeric_limits<std::uint64_t>::max();
+  return past;
+}
+
 absl::StatusOr<int> PageSize(std::int32_t page_size_untrusted, int default_size, int max_size) {
   if (page_size_untrusted == 0) return default_size;
   if (page_size_untrusted < 0 || page_size_untrusted > max_size) {
@@ -55,6 +70,19 @@ absl::Status Check(const v1::ListStepsRequest& request) {
   }
   if (request.tail() < 0 || request.tail() > kMaxStepsPage) {
     return absl::InvalidArgumentError(absl::StrCat("tail: ", request.tail(), " is out of range; give 1 to ", kMaxStepsPage, ", or 0 for none"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const v1::CompareRunsRequest& request) {
+  if (absl::Status status = CheckText(request.attempt_a(), "attempt_a", kMaxNameBytes, false); !status.ok()) return status;
+  if (absl::Status status = CheckText(request.attempt_b(), "attempt_b", kMaxNameBytes, false); !status.ok()) return status;
+  if (request.a() == request.b() && request.attempt_a() == request.attempt_b() && !request.a().empty()) {
+    return absl::InvalidArgumentError("b: the same as a; name another run, or other attempts of this one");
+  }
+  if (request.has_first_step() && request.has_last_step() && request.first_step() > request.last_step()) {
+    return absl::InvalidArgumentError(absl::StrCat("first_step: ", request.first_step(), " is beyond last_step ", request.last_step(),
+                                                   "; exchange them"));
   }
   return absl::OkStatus();
 }

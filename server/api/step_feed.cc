@@ -49,7 +49,8 @@ absl::StatusOr<StepList> ReadAfter(const state::RunSnapshot& run, state::History
     const std::uint64_t oldest_recent = OldestRecent(run);
     bool reached_recent = read->size() < static_cast<std::size_t>(query.limit);
     for (state::StepSummary& step : *read) {
-      if (step.sequence >= oldest_recent) {
+      // A row of thinned steps may begin before what the snapshot holds and end in it: then the snapshot goes on behind the row.
+      if ((step.thinned ? step.thinned->first_sequence : step.sequence) >= oldest_recent) {
         reached_recent = true;
         break;
       }
@@ -79,8 +80,10 @@ absl::StatusOr<StepList> ReadTail(const state::RunSnapshot& run, state::HistoryR
     absl::StatusOr<std::vector<state::StepSummary>> read = history->ReadSteps(old);
     if (!read.ok()) return read.status();
     for (state::StepSummary& step : *read) {
+      if ((step.thinned ? step.thinned->first_sequence : step.sequence) >= oldest_recent) continue;
+      while (!newest_first.empty() && newest_first.back()->sequence <= step.sequence) newest_first.pop_back();
       if (newest_first.size() >= limit) break;
-      if (step.sequence < oldest_recent) newest_first.push_back(std::make_shared<const state::StepSummary>(std::move(step)));
+      newest_first.push_back(std::make_shared<const state::StepSummary>(std::move(step)));
     }
   }
   std::reverse(newest_first.begin(), newest_first.end());

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/detect/policy_fields.h"
+
 namespace lossgauge::detect {
 namespace {
 
@@ -16,7 +18,8 @@ std::optional<double> Positive(const std::optional<double>& value) {
 
 }  // namespace
 
-Judge::Judge(std::string run, Policy policy) : run_(std::move(run)), policy_(std::move(policy)), state_(run_) {}
+Judge::Judge(std::string run, Policy policy)
+    : run_(std::move(run)), policy_(std::move(policy)), policy_view_(ViewOf(policy_)), state_(run_) {}
 
 std::unique_ptr<state::RunJudge> DetectorJudgeFactory::MakeJudge(const std::string& run) {
   return std::make_unique<Judge>(run, policies_.For(run));

@@ -58,6 +58,7 @@ class Judge final : public state::RunJudge {
   std::vector<state::Incident> TakeChangedIncidents() override;
   Counters counters() const override;
   std::string Save() const override;
+  std::shared_ptr<const state::PolicyView> policy() const override { return policy_view_; }
   absl::Status Restore(std::string_view bytes) override;
 
  private:
@@ -115,6 +116,7 @@ class Judge final : public state::RunJudge {
   const Policy policy_;
   State state_;
 };
+  const std::shared_ptr<const state::PolicyView> policy_view_;
 
 // One judge a run, with that run's policy. The factory outlives nothing: judges keep copies.
 class DetectorJudgeFactory final : public state::JudgeFactory {

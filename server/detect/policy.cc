@@ -62,6 +62,14 @@ constexpr PolicyField kFields[] = {
 
 std::span<const PolicyField> PolicyFields() { return kFields; }
 
+std::shared_ptr<const state::PolicyView> ViewOf(const Policy& policy) {
+  auto view = std::make_shared<state::PolicyView>();
+  view->version = policy.version;
+  view->mode = policy.mode;
+  for (const PolicyField& field : kFields) view->thresholds.push_back({std::string(field.section), std::string(field.key), policy.*field.value});
+  return view;
+}
+
 std::string PolicyVersion(const Policy& policy) {
   std::uint64_t hash = lg_ring_mix(policy.shadow() ? 2 : 1);
   for (const PolicyField& field : kFields) {

@@ -2,10 +2,12 @@
 #ifndef LOSSGAUGE_SERVER_DETECT_POLICY_FIELDS_H_
 #define LOSSGAUGE_SERVER_DETECT_POLICY_FIELDS_H_
 
+#include <memory>
 #include <span>
 #include <string_view>
 
 #include "server/detect/policy.h"
+#include "server/state/policy_view.h"
 
 namespace lossgauge::detect {
 
@@ -19,6 +21,9 @@ struct PolicyField {
 };
 
 std::span<const PolicyField> PolicyFields();
+
+// All of a policy for those who explain it.
+std::shared_ptr<const state::PolicyView> ViewOf(const Policy& policy);
 
 }  // namespace lossgauge::detect
 

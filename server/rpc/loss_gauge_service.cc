@@ -19,6 +19,9 @@ void Answer(absl::StatusOr<Response> result, Response* response, grpc::ServerUna
 
 grpc::ServerUnaryReactor* LossGaugeService::ListRuns(grpc::CallbackServerContext* context, const v1::ListRunsRequest* request,
                                                      v1::ListRunsResponse* response) {
+  if (request->include_past()) {
+    return Later(context, [=, this](grpc::ServerUnaryReactor* reactor) { Answer(api_.ListRuns(*request), response, reactor); });
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   Answer(api_.ListRuns(*request), response, reactor);
   return reactor;
@@ -61,6 +64,28 @@ grpc::ServerUnaryReactor* LossGaugeService::ListSteps(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* LossGaugeService::ListIncidents(grpc::CallbackServerContext* context, const v1::ListIncidentsRequest* request,
                                                           v1::ListIncidentsResponse* response) {
   return Later(context, [=, this](grpc::ServerUnaryReactor* reactor) { Answer(api_.ListIncidents(*request), response, reactor); });
+}
+
+grpc::ServerUnaryReactor* LossGaugeService::ListEvents(grpc::CallbackServerContext* context, const v1::ListEventsRequest* request,
+                                                       v1::ListEventsResponse* response) {
+  return Later(context, [=, this](grpc::ServerUnaryReactor* reactor) { Answer(api_.ListEvents(*request), response, reactor); });
+}
+
+grpc::ServerUnaryReactor* LossGaugeService::CompareRuns(grpc::CallbackServerContext* context, const v1::CompareRunsRequest* request,
+                                                        v1::Comparison* response) {
+  return Later(context, [=, this](grpc::ServerUnaryReactor* reactor) { Answer(api_.CompareRuns(*request), response, reactor); });
+}
+
+grpc::ServerUnaryReactor* LossGaugeService::Explain(grpc::CallbackServerContext* context, const v1::ExplainRequest* request,
+                                                    v1::Explanation* response) {
+  return Later(context, [=, this](grpc::ServerUnaryReactor* reactor) { Answer(api_.Explain(*request), response, reactor); });
+}
+
+grpc::ServerUnaryReactor* LossGaugeService::GetPolicy(grpc::CallbackServerContext* context, const v1::GetPolicyRequest* request,
+                                                      v1::Policy* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Answer(api_.GetPolicy(*request), response, reactor);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* LossGaugeService::AcknowledgeIncident(grpc::CallbackServerContext* context,

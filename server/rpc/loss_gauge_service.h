@@ -36,6 +36,12 @@ class LossGaugeService final : public v1::LossGauge::CallbackService {
                                                 v1::Incident* response) override;
   grpc::ServerUnaryReactor* ReportAction(grpc::CallbackServerContext* context, const v1::ReportActionRequest* request,
                                          v1::ReportActionResponse* response) override;
+  grpc::ServerUnaryReactor* ListEvents(grpc::CallbackServerContext* context, const v1::ListEventsRequest* request,
+                                       v1::ListEventsResponse* response) override;
+  grpc::ServerUnaryReactor* CompareRuns(grpc::CallbackServerContext* context, const v1::CompareRunsRequest* request,
+                                        v1::Comparison* response) override;
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context, const v1::ExplainRequest* request, v1::Explanation* response) override;
+  grpc::ServerUnaryReactor* GetPolicy(grpc::CallbackServerContext* context, const v1::GetPolicyRequest* request, v1::Policy* response) override;
 
  private:
   // Runs `call` on the executor; it finishes the reactor.

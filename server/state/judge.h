@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "server/state/incident.h"
 #include "server/state/joined_step.h"
+#include "server/state/policy_view.h"
 #include "server/state/verdict.h"
 
 namespace lossgauge::state {
@@ -78,6 +79,9 @@ class RunJudge {
 
   // State for the store: versioned bytes. Restore refuses what it cannot read, and the judge then starts clean and says so in its verdict
   // ("baseline warming").
+  // What it judges by; null if it does not tell.
+  virtual std::shared_ptr<const PolicyView> policy() const { return nullptr; }
+
   virtual std::string Save() const = 0;
   virtual absl::Status Restore(std::string_view bytes) = 0;
 };

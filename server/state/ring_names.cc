@@ -15,6 +15,19 @@ const char* PhaseName(std::uint64_t phase) {
   }
 }
 
+const char* EventName(std::uint64_t kind) {
+  switch (kind) {
+    case LG_EVENT_RESUME: return "resume";
+    case LG_EVENT_CHECKPOINT: return "checkpoint";
+    case LG_EVENT_PHASE_BEGIN: return "phase_begin";
+    case LG_EVENT_PHASE_END: return "phase_end";
+    case LG_EVENT_EVALUATION: return "evaluation";
+    case LG_EVENT_END: return "end";
+    case LG_EVENT_NOTE: return "note";
+    default: return "other";
+  }
+}
+
 const char* CallName(std::uint64_t call) {
   switch (call) {
     case LG_CALL_OPEN: return "open";

@@ -9,6 +9,9 @@ namespace lossgauge::state {
 // Of LG_PHASE_*; "other" for what is not known.
 const char* PhaseName(std::uint64_t phase);
 
+// Of LG_EVENT_*; "other" for what is not known.
+const char* EventName(std::uint64_t kind);
+
 // Of LG_CALL_*; "" for LG_CALL_NONE and for what is not known.
 const char* CallName(std::uint64_t call);
 

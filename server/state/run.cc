@@ -566,3 +566,4 @@ std::shared_ptr<const RunSnapshot> Run::Snapshot(TimeNs now_ns, std::size_t max_
 }
 
 }  // namespace lossgauge::state
+  snapshot->policy = judge_->policy();

@@ -95,6 +95,7 @@ struct RunSnapshot {
   std::optional<double> evaluation_loss_nats;
   std::optional<std::int64_t> evaluation_step;
   std::string mode = "advise";
+  std::shared_ptr<const PolicyView> policy;  // null: not told
   RankTotals totals;  // over ranks that count (one per tensor-parallel group)
   WindowMaxima max_60s;  // of the joined steps
 };

@@ -90,6 +90,7 @@ class HistoryReader {
   // 200 000 rows looked at; steps or a sequence to begin after narrow it.
   virtual absl::StatusOr<std::vector<StepSummary>> ReadSteps(const StepQuery& query) = 0;
   virtual absl::StatusOr<std::vector<Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) = 0;
+  virtual absl::StatusOr<std::optional<Incident>> FindIncident(const std::string& run, const std::string& id) = 0;
   virtual absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) = 0;  // newest first
   // Rising ids, each with its event: of the producer, run, attempt and rank are known.
   virtual absl::StatusOr<std::vector<std::pair<std::int64_t, ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,

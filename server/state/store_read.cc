@@ -18,6 +18,7 @@ class SqliteReader final : public HistoryReader {
 
   absl::StatusOr<std::vector<StepSummary>> ReadSteps(const StepQuery& query) override;
   absl::StatusOr<std::vector<Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) override;
+  absl::StatusOr<std::optional<Incident>> FindIncident(const std::string& run, const std::string& id) override;
   absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) override;
   absl::StatusOr<std::vector<std::pair<std::int64_t, ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,
                                                                                  int limit) override;
@@ -86,6 +87,16 @@ absl::StatusOr<std::vector<Incident>> SqliteReader::ReadIncidents(const std::str
     if (!*row) return incidents;
     if (auto incident = DecodeIncident(statement->ColumnBytes(0))) incidents.push_back(*std::move(incident));
   }
+}
+
+absl::StatusOr<std::optional<Incident>> SqliteReader::FindIncident(const std::string& run, const std::string& id) {
+  std::lock_guard lock(mutex_);
+  auto statement = Prepare("SELECT data FROM incidents WHERE id=?2 AND run_id=(SELECT id FROM runs WHERE name=?1)");
+  if (!statement.ok()) return statement.status();
+  const auto row = statement->Text(1, run).Text(2, id).Next();
+  if (!row.ok()) return row.status();
+  if (!*row) return std::nullopt;
+  return DecodeIncident(statement->ColumnBytes(0));
 }
 
 absl::StatusOr<std::vector<Verdict>> SqliteReader::ReadVerdicts(const std::string& run, int limit, int offset) {

@@ -86,6 +86,14 @@ bool ApiRoutes::Get(const std::string& path, const std::string& target_untrusted
     Answer(api_, &api::Api::ListSteps, target_untrusted, response);
   } else if (path == "/api/v1/incidents") {
     Answer(api_, &api::Api::ListIncidents, target_untrusted, response);
+  } else if (path == "/api/v1/events") {
+    Answer(api_, &api::Api::ListEvents, target_untrusted, response);
+  } else if (path == "/api/v1/compare") {
+    Answer(api_, &api::Api::CompareRuns, target_untrusted, response);
+  } else if (path == "/api/v1/explain") {
+    Answer(api_, &api::Api::Explain, target_untrusted, response);
+  } else if (path == "/api/v1/policy") {
+    Answer(api_, &api::Api::GetPolicy, target_untrusted, response);
   } else {
     return false;
   }

@@ -23,7 +23,8 @@ class FuzzedApi {
     for (std::uint64_t s = 1; s < 42; ++s) history_->steps.push_back(MakeStep(s, static_cast<std::int64_t>(s) - 1, 2));
     for (int i = 0; i < 20; ++i) history_->verdicts.push_back(MakeVerdict(state::Action::kWatch, "x", kNow - i));
     for (int i = 0; i < 20; ++i) history_->incidents.push_back(MakeIncident(std::to_string(i), state::Condition::kBlip));
-    board_.Publish(MakeSnapshot(1, {run, MakeRun("", 1, 4)}));
+    history_->runs = {{"past", kNow}};
+    board_.Publish(MakeSnapshot(1, {run, MakeRun("", 1, 4), MakeRun("sibling", 30, 45)}));
   }
 
   // Calls whichever call takes the request. What comes back must be what a client can read.
@@ -33,6 +34,10 @@ class FuzzedApi {
   void Call(const v1::ListVerdictsRequest& request) { Look(api_.ListVerdicts(request)); }
   void Call(const v1::ListStepsRequest& request) { Look(api_.ListSteps(request)); }
   void Call(const v1::ListIncidentsRequest& request) { Look(api_.ListIncidents(request)); }
+  void Call(const v1::ListEventsRequest& request) { Look(api_.ListEvents(request)); }
+  void Call(const v1::CompareRunsRequest& request) { Look(api_.CompareRuns(request)); }
+  void Call(const v1::ExplainRequest& request) { Look(api_.Explain(request)); }
+  void Call(const v1::GetPolicyRequest& request) { Look(api_.GetPolicy(request)); }
   void Call(const v1::WatchStepsRequest& request) { Watch(api_.WatchSteps(request)); }
   void Call(const v1::WatchVerdictRequest& request) { Watch(api_.WatchVerdict(request)); }
   void Call(const v1::AcknowledgeIncidentRequest& request) {

@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace lossgauge::v1;
   static lossgauge::testing::FuzzedApi api;
   if (size == 0) return 0;
-  const std::uint8_t call = data[0] % 10;
+  const std::uint8_t call = data[0] % 14;
   ++data, --size;
   switch (call) {
     case 0: Try<ListRunsRequest>(api, data, size); break;
@@ -30,7 +30,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 6: Try<WatchStepsRequest>(api, data, size); break;
     case 7: Try<WatchVerdictRequest>(api, data, size); break;
     case 8: Try<AcknowledgeIncidentRequest>(api, data, size); break;
-    default: Try<ReportActionRequest>(api, data, size); break;
+    case 9: Try<ReportActionRequest>(api, data, size); break;
+    case 10: Try<CompareRunsRequest>(api, data, size); break;
+    case 11: Try<ExplainRequest>(api, data, size); break;
+    case 12: Try<ListEventsRequest>(api, data, size); break;
+    default: Try<GetPolicyRequest>(api, data, size); break;
   }
   return 0;
 }

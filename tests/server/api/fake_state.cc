@@ -40,6 +40,15 @@ absl::StatusOr<std::vector<state::Incident>> FakeHistory::ReadIncidents(const st
   return found;
 }
 
+absl::StatusOr<std::optional<state::Incident>> FakeHistory::FindIncident(const std::string& run, const std::string& id) {
+  std::lock_guard lock(mutex);
+  if (!error.ok()) return error;
+  for (const state::Incident& incident : incidents) {
+    if (incident.run == run && incident.id == id) return incident;
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<std::vector<state::Verdict>> FakeHistory::ReadVerdicts(const std::string&, int limit, int offset) {
   ++reads;
   std::lock_guard lock(mutex);
@@ -246,6 +255,8 @@ std::shared_ptr<state::RunSnapshot> MakeFullRun(const std::string& name) {
   run->incidents = {MakeIncident("00000000deadbeef-5", state::Condition::kBlip, false), incident};
   run->incidents.front().run = name;
 
+  run->policy = std::make_shared<state::PolicyView>(
+      state::PolicyView{"test-1", "advise", {{"loss", "floor_nats", 0.12}, {"loss", "close_steps", 30}, {"time", "valid_seconds", 30}}});
   run->verdict = MakeVerdict(state::Action::kRestart, "divergence");
   run->verdict.attempt = "a2";
   run->verdict.evidence = {{"loss_nats", 7.5, "nats", ""}};
@@ -297,7 +308,7 @@ FakeDrain::FakeDrain(state::Mailbox& mailbox) : mailbox_(mailbox), thread_([this
         [this](state::Mailbox::Report& report, state::Mailbox::ReportDone& done) {
           std::lock_guard lock(mutex);
           ledger.push_back(report);
-          done(absl::OkStatus(), ledger.size());
+          done(absl::OkStatus(), report.mode.empty() ? ledger.size() : report.mode == "shadow" ? 1 : 0);
         });
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

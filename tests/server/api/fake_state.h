@@ -35,6 +35,7 @@ class FakeHistory final : public state::HistoryReader {
  public:
   absl::StatusOr<std::vector<state::StepSummary>> ReadSteps(const state::StepQuery& query) override;
   absl::StatusOr<std::vector<state::Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) override;
+  absl::StatusOr<std::optional<state::Incident>> FindIncident(const std::string& run, const std::string& id) override;
   absl::StatusOr<std::vector<state::Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) override;
   absl::StatusOr<std::vector<std::pair<std::int64_t, state::ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,
                                                                                         int limit) override;

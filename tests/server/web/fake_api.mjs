@@ -99,6 +99,11 @@ class FakeApi {
       case '/api/v1/run': return json(this.runOf(entry));
       case '/api/v1/verdict': return json(this.verdictOf(entry));
       case '/api/v1/incidents': return json({incidents: entry.incidents});
+      case '/api/v1/explain': {
+        const id = url.searchParams.get('incident');
+        return json({run: name, incident: id, headline: 'h', parts: [{title: 'What was seen', lines: [`The story of ${id}.`]},
+          {title: 'Evidence', lines: ['told already']}, {title: 'What would change that', lines: ['30 (loss.close_steps) clean steps <b>end</b> it.']}]});
+      }
       case '/api/v1/steps': return json({steps: entry.steps.slice(-Number(url.searchParams.get('tail') ?? 1000))});
       case '/api/v1/verdict/watch': return this.openStream(name, 'verdict', response, () => [this.verdictOf(entry)]);
       case '/api/v1/steps/watch': return this.openStream(name, 'steps', response, () => {

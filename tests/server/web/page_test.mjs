@@ -162,6 +162,9 @@ test('incidents are listed with explanation and acknowledgement, and marked on t
   await page.locator('#incidents summary').click();
   await hasText('#incidents', 'Loss rose by 2.4 nats.');
   await hasText('#incidents', 'crawl page');
+  await hasText('#incidents', 'The story of i-1.');
+  await hasText('#incidents', '30 (loss.close_steps) clean steps <b>end</b> it.');  // text, not markup
+  assert.ok(!(await page.locator('.incident-story').textContent()).includes('told already'), 'evidence stands in the facts');
   await page.getByRole('button', {name: 'Show on the curves'}).click();
   assert.equal(await page.locator('#ranges [aria-pressed=true]').count(), 0);
 });

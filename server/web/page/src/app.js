@@ -33,7 +33,7 @@ class App {
     this.incidentList = new IncidentList((first, last) => {
       this.curves.showSpan(first, last);
       byId('curves-title').scrollIntoView({block: 'nearest'});
-    });
+    }, (incident) => getJson('/api/v1/explain', {run: incident.run ?? this.view?.run ?? '', incident: incident.id}, this.view?.abort.signal));
     this.runList = new RunList((run) => this.show(run));
     addEventListener('hashchange', () => this.choose(runOfHash(location.hash)));
     addEventListener('online', () => this.hurry());

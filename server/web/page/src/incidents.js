@@ -11,9 +11,11 @@ export function numbered(incidents) {
 }
 
 export class IncidentList {
-  constructor(onChosen) {
+  // `explain` gives a promise of the server's explanation of an incident.
+  constructor(onChosen, explain) {
     this.root = byId('incidents');
     this.onChosen = onChosen;
+    this.explain = explain;
     this.shown = '';
   }
 
@@ -31,6 +33,18 @@ export class IncidentList {
     if (ordered.length === 0) this.root.append(element('li', {class: 'plain'}, 'None.'));
     for (const details of this.root.querySelectorAll('details')) {
       if (details.dataset.id === focused) details.querySelector('summary').focus({preventScroll: true});
+    }
+  }
+
+  // The story as the server tells it; what the list shows anyway is not told again.
+  async tell(incident, story) {
+    try {
+      const {parts = []} = await this.explain(incident);
+      const told = parts.filter((part) => part.title !== 'Evidence');
+      story.replaceChildren(...told.map((part) => element('section', {}, element('h4', {}, part.title),
+        ...(part.lines ?? []).map((line) => element('p', {}, line)))));
+    } catch (error) {
+      if (error.name !== 'AbortError') story.replaceChildren(element('p', {class: 'plain'}, 'No explanation could be had.'));
     }
   }
 
@@ -62,8 +76,12 @@ export class IncidentList {
     add('id', incident.id ?? '');
     const show = element('button', {type: 'button'}, 'Show on the curves');
     show.addEventListener('click', () => this.onChosen(first, last));
+    const story = element('div', {class: 'incident-story'});
     const details = element('details', {'data-id': incident.id, open: expanded}, summary,
-      element('p', {class: 'incident-summary'}, incident.summary ?? ''), facts, show);
+      element('p', {class: 'incident-summary'}, incident.summary ?? ''), facts, story, show);
+    details.addEventListener('toggle', () => {
+      if (details.open) this.tell(incident, story);
+    });
     const tone = `severity-${severity.toLowerCase()}${incident.open ? '' : ' resolved'}${incident.hiddenBy ? ' symptom' : ''}`;
     return element('li', {class: tone}, details);
   }
