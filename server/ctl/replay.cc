@@ -3,9 +3,11 @@
 #include "absl/strings/str_cat.h"
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
+#include "server/ctl/replay_live.h"
 #include "server/ctl/replay_output.h"
 #include "server/detect/policy.h"
 #include "server/replay/joined_files.h"
+#include "server/replay/live_ring.h"
 #include "server/replay/read_log.h"
 
 namespace lossgauge::ctl {
@@ -50,6 +52,7 @@ int Run(const Options& options, Io& io) {
       runs.emplace_back(name.empty() ? path : name, std::vector<std::string>{path});
     }
   }
+  if (options.Has("live")) return FeedLive(runs, options, io);
   JsonWriter json(io.out);
   if (options.Has("json")) {
     json.OpenObject();
@@ -88,7 +91,10 @@ Command ReplayCommand() {
                      "end. What a log does not say is absent; where it gives no times of its steps, times are made up, a second a point. Exit code 1 if "
                      "a file cannot be read or holds no training log.",
           .flags = {{"policy", FlagKind::kText, "FILE", "thresholds, as lossgauged's --policy; default: its defaults"},
-                    {"run", FlagKind::kText, "NAME", "the files are one run's logs, in this order; without it each is a run of its own, named as the file"}},
+                    {"run", FlagKind::kText, "NAME", "the files are one run's logs, in this order; without it each is a run of its own, named as the file"},
+                    {"live", FlagKind::kText, "DIR", "judge nothing here: feed the log to the running lossgauged that drains this ring directory, as a job"},
+                    {"rate", FlagKind::kInteger, "N", "with --live: points a second (default 50)", 1,
+                     static_cast<std::int64_t>(replay::kMostPointsPerSecond)}},
           .remote = false,
           .run = Run};
 }
