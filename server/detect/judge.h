@@ -57,8 +57,8 @@ class Judge final : public state::RunJudge {
   std::vector<state::Incident> Incidents() const override;
   std::vector<state::Incident> TakeChangedIncidents() override;
   Counters counters() const override;
-  std::string Save() const override;
   std::shared_ptr<const state::PolicyView> policy() const override { return policy_view_; }
+  std::string Save() const override;
   absl::Status Restore(std::string_view bytes) override;
 
  private:
@@ -114,9 +114,9 @@ class Judge final : public state::RunJudge {
 
   const std::string run_;
   const Policy policy_;
+  const std::shared_ptr<const state::PolicyView> policy_view_;
   State state_;
 };
-  const std::shared_ptr<const state::PolicyView> policy_view_;
 
 // One judge a run, with that run's policy. The factory outlives nothing: judges keep copies.
 class DetectorJudgeFactory final : public state::JudgeFactory {

@@ -77,11 +77,11 @@ class RunJudge {
   };
   virtual Counters counters() const = 0;
 
-  // State for the store: versioned bytes. Restore refuses what it cannot read, and the judge then starts clean and says so in its verdict
-  // ("baseline warming").
   // What it judges by; null if it does not tell.
   virtual std::shared_ptr<const PolicyView> policy() const { return nullptr; }
 
+  // State for the store: versioned bytes. Restore refuses what it cannot read, and the judge then starts clean and says so in its verdict
+  // ("baseline warming").
   virtual std::string Save() const = 0;
   virtual absl::Status Restore(std::string_view bytes) = 0;
 };

@@ -560,10 +560,10 @@ std::shared_ptr<const RunSnapshot> Run::Snapshot(TimeNs now_ns, std::size_t max_
   snapshot->evaluation_loss_nats = evaluation_loss_nats_;
   snapshot->evaluation_step = evaluation_step_;
   snapshot->mode = verdict_.mode;
+  snapshot->policy = judge_->policy();
   snapshot->totals = totals_;
   snapshot->max_60s = windows_.Maxima(now_ns);
   return snapshot;
 }
 
 }  // namespace lossgauge::state
-  snapshot->policy = judge_->policy();
