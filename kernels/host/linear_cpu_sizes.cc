@@ -14,7 +14,7 @@ namespace {
 using Args = lg_linear_cross_entropy_args;
 
 // Shorter chunks pass over the head and its gradient more often than the products hide; longer ones only take memory (tests/bench/RESULTS.md).
-constexpr std::int64_t kDefaultLogitsBytes = 64 << 20;
+constexpr std::int64_t kDefaultLogitsBytes = 32 << 20;
 constexpr std::int64_t kFewestDefaultRows = 256;
 constexpr std::int64_t kChunkGranule = 32;
 
