@@ -26,7 +26,7 @@ class Forms : public ::testing::TestWithParam<Form> {};
 
 TEST_P(Forms, StepsAndLossesAreRead) {
   const Form& form = GetParam();
-  std::string text = "a line before the first step\n";
+  std::string text;
   for (int i = 1; i <= 6; ++i) {
     text += Replaced(Replaced(form.line, "%STEP%", absl::StrFormat("%d", i * form.spacing)), "%LOSS%", absl::StrFormat("%.4f", 9 - 0.25 * i)) + "\n";
   }
