@@ -12,7 +12,7 @@ readonly BUILD_PACKAGES=(
   g++ cmake ninja-build ccache pkg-config
   libgrpc++-dev libgrpc-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev
   libabsl-dev libspdlog-dev prometheus-cpp-dev libcpp-httplib-dev libssl-dev libsqlite3-dev
-  libyaml-cpp-dev rapidjson-dev libhwy-dev libeigen3-dev libsystemd-dev zlib1g-dev
+  libarchive-dev libyaml-cpp-dev rapidjson-dev libhwy-dev libeigen3-dev libsystemd-dev zlib1g-dev
 )
 readonly TEST_PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev clang spin

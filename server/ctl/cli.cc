@@ -63,7 +63,8 @@ void PrintHelp(const Command& command, std::ostream& out) {
 
 const std::vector<Command>& Commands() {
   static const auto& commands = *new std::vector<Command>{
-      RunsCommand(), VerdictCommand(), StepsCommand(), IncidentsCommand(), WatchCommand(), AcknowledgeCommand(), ReportCommand(),
+      RunsCommand(), VerdictCommand(), StepsCommand(), IncidentsCommand(), ExplainCommand(), ExportCommand(), CompareCommand(),
+      BundleCommand(), WatchCommand(), AcknowledgeCommand(), ReportCommand(),
       ReplayCommand(), DumpCommand(), CompletionCommand()};
   return commands;
 }

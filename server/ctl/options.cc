@@ -121,7 +121,7 @@ absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<s
       only_operands = true;
       continue;
     }
-    const std::string text = argument == "-h" ? "--help" : argument;
+    const std::string text = argument == "-h" ? "--help" : argument == "-o" ? "--output" : argument;
     const std::size_t equals = text.find('=');
     const std::string name = text.substr(text[1] == '-' ? 2 : 1, equals == std::string::npos ? equals : equals - (text[1] == '-' ? 2 : 1));
     const auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& one) { return one.name == name; });
@@ -157,7 +157,8 @@ absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<s
   }
   if (options.Has("help")) return options;
   const std::vector<std::string> wanted = OperandNames(command);
-  if (options.operands_.size() < wanted.size()) {
+  const auto optional = std::count_if(wanted.begin(), wanted.end(), [](const std::string& name) { return name.starts_with('['); });
+  if (options.operands_.size() + static_cast<std::size_t>(optional) < wanted.size()) {
     return absl::InvalidArgumentError(absl::StrCat(wanted[options.operands_.size()], " is missing"));
   }
   const bool takes_more = !wanted.empty() && wanted.back().ends_with("...");

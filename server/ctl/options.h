@@ -30,7 +30,8 @@ class Options;
 
 struct Command {
   std::string name;
-  std::string operands;  // "RUN", "RUN ACTION", "" ...: as many as there are words; "FILE...": one or more
+  std::string operands;  // "RUN", "RUN ACTION", "" ...: as many as there are words; "FILE...": one or more; "[ID]" at the
+                         // end: may be left out
   std::string summary;  // one line
   std::string details;  // paragraphs below it in --help
   std::vector<Flag> flags;  // besides those of every command

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "server/ctl/commands.h"
@@ -6,6 +7,7 @@
 #include "server/ctl/replay_live.h"
 #include "server/ctl/replay_output.h"
 #include "server/detect/policy.h"
+#include "server/replay/bundle.h"
 #include "server/replay/joined_files.h"
 #include "server/replay/live_ring.h"
 #include "server/replay/read_log.h"
@@ -33,15 +35,24 @@ ReplayedRun ReplayFiles(const std::string& name, const std::vector<std::string>&
   return run;
 }
 
+// A bundle is judged by the policy that is in it, unless another is given.
+absl::StatusOr<detect::PolicySet> PolicyOf(const std::vector<std::string>& paths, const std::optional<detect::PolicySet>& given) {
+  if (given) return *given;
+  if (paths.size() != 1 || !replay::IsBundle(paths[0])) return detect::DefaultPolicies();
+  const auto text = replay::ReadBundlePolicy(paths[0]);
+  if (!text.ok()) return text.status();
+  return detect::ParsePolicy(*text, absl::StrCat(paths[0], ": policy.yaml"));
+}
+
 int Run(const Options& options, Io& io) {
-  detect::PolicySet policies = detect::DefaultPolicies();
+  std::optional<detect::PolicySet> given;
   if (options.Has("policy")) {
     auto loaded = detect::LoadPolicy(options.Text("policy"));
     if (!loaded.ok()) {
       io.err << "lossgaugectl: " << Printable(std::string(loaded.status().message())) << "\n";
       return kFailed;
     }
-    policies = *std::move(loaded);
+    given = *std::move(loaded);
   }
   std::vector<std::pair<std::string, std::vector<std::string>>> runs;  // name, paths
   if (options.Has("run")) {
@@ -60,7 +71,13 @@ int Run(const Options& options, Io& io) {
   }
   bool all_read = true;
   for (const auto& [name, paths] : runs) {
-    const ReplayedRun run = ReplayFiles(name, paths, policies);
+    const auto policies = PolicyOf(paths, given);
+    if (!policies.ok()) {
+      io.err << "lossgaugectl: " << Printable(std::string(policies.status().message())) << "\n";
+      all_read = false;
+      continue;
+    }
+    const ReplayedRun run = ReplayFiles(name, paths, *policies);
     for (const ReplayedFile& file : run.files) {
       if (file.error.empty() && file.report.points > 0) continue;
       all_read = false;
@@ -87,10 +104,11 @@ Command ReplayCommand() {
           .operands = "FILE...",
           .summary = "judge training logs as lossgauged would have; no daemon needed",
           .details = "Reads logs of Hugging Face trainers, Megatron, DeepSpeed, nanoGPT and its kin, llm.c, CSV, JSON lines, TensorBoard event files and "
-                     "our own export, by their content; the same detectors and policy as lossgauged's go over them. The end of a log counts as a clean "
+                     "our own export and bundles, by their content; the same detectors and policy as lossgauged's go over them. The end of a log "
+                     "counts as a clean "
                      "end. What a log does not say is absent; where it gives no times of its steps, times are made up, a second a point. Exit code 1 if "
                      "a file cannot be read or holds no training log.",
-          .flags = {{"policy", FlagKind::kText, "FILE", "thresholds, as lossgauged's --policy; default: its defaults"},
+          .flags = {{"policy", FlagKind::kText, "FILE", "thresholds, as lossgauged's --policy; default: those in the bundle, else lossgauged's defaults"},
                     {"run", FlagKind::kText, "NAME", "the files are one run's logs, in this order; without it each is a run of its own, named as the file"},
                     {"live", FlagKind::kText, "DIR", "judge nothing here: feed the log to the running lossgauged that drains this ring directory, as a job"},
                     {"rate", FlagKind::kInteger, "N", "with --live: points a second (default 50)", 1,

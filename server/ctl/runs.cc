@@ -17,13 +17,15 @@ int Run(const Options& options, Io& io) {
   Connection connection(options, io);
   v1::ListRunsResponse answer;
   const auto context = connection.NewContext();
-  const grpc::Status status = connection.stub().ListRuns(context.get(), v1::ListRunsRequest(), &answer);
+  v1::ListRunsRequest request;
+  request.set_include_past(options.Has("past"));
+  const grpc::Status status = connection.stub().ListRuns(context.get(), request, &answer);
   if (!status.ok()) return connection.Explain(status, io);
   if (options.Has("json")) {
     io.out << ToJson(answer, true);
     return kDone;
   }
-  if (answer.runs().empty()) {
+  if (answer.runs().empty() && answer.past_runs().empty()) {
     io.out << "No runs. A job that opens a gauge in lossgauged's --ring_dir appears here by itself.\n";
     return kDone;
   }
@@ -44,7 +46,13 @@ int Run(const Options& options, Io& io) {
                {absl::StrCat(run.open_incidents_size())},
                {Printable(run.verdict().reason())}});
   }
-  table.Print(io);
+  if (!table.empty()) table.Print(io);
+  if (answer.past_runs().empty()) return kDone;
+  Table past({{.title = "PAST RUN", .flexible = true}, {"LAST WORD"}});
+  for (const v1::PastRun& run : answer.past_runs()) {
+    past.Add({{run.run().empty() ? "(no name)" : Printable(run.run())}, {run.has_last_write_time() ? Clock(ToTime(run.last_write_time())) : "-"}});
+  }
+  past.Print(io);
   return kDone;
 }
 
@@ -55,7 +63,7 @@ Command RunsCommand() {
           .operands = "",
           .summary = "list the runs, worst verdict first",
           .details = "AGE is the age of the last step, LOSS is in nats per token, OPEN counts open incidents. A long name is cut in its middle; --json has it whole.",
-          .flags = {},
+          .flags = {{"past", FlagKind::kSwitch, "", "those, too, that are only in the history: steps, export, incidents, compare and explain know them"}},
           .remote = true,
           .run = Run};
 }

@@ -19,6 +19,7 @@ v1::ListStepsRequest MakeRequest(const Options& options) {
   if (const auto first = options.Integer("first")) request.set_first_step(*first);
   if (const auto last = options.Integer("last")) request.set_last_step(*last);
   request.set_include_ranks(options.Has("ranks"));
+  request.set_include_thinned(true);
   const bool bounded = options.Has("first") || options.Has("last");
   const std::int64_t tail = options.Integer("tail", bounded ? 0 : kDefaultTail);
   request.set_tail(static_cast<std::int32_t>(tail));
@@ -30,7 +31,7 @@ std::vector<Table::Cell> Row(const v1::Step& step, bool with_attempt) {
   std::vector<Table::Cell> row;
   if (with_attempt) row.push_back({Printable(step.attempt())});
   const bool nonfinite = step.nonfinite_rows() > 0;
-  row.insert(row.end(), {{absl::StrCat(step.step())},
+  row.insert(row.end(), {{step.has_thinned() ? absl::StrCat(step.thinned().first_step(), "..", step.step()) : absl::StrCat(step.step())},
                          {Optional(step, &v1::Step::has_loss_nats, &v1::Step::loss_nats), nonfinite ? Tone::kBad : Tone::kPlain},
                          {Optional(step, &v1::Step::has_perplexity, &v1::Step::perplexity)},
                          {Optional(step, &v1::Step::has_max_abs_logit, &v1::Step::max_abs_logit)},
@@ -53,13 +54,15 @@ void PrintTable(const v1::ListStepsResponse& answer, Io& io) {
   if (with_attempt) columns.push_back({"ATTEMPT"});
   for (const char* title : {"STEP", "LOSS", "PPL", "MAX|Z|", "LOG Z", "GRAD", "TOKENS", "BAD", "RANKS"}) columns.push_back({title, true});
   Table table(std::move(columns));
-  bool incomplete = false;
+  bool incomplete = false, thinned = false;
   for (const v1::Step& step : answer.steps()) {
     incomplete = incomplete || !step.complete();
+    thinned = thinned || step.has_thinned();
     table.Add(Row(step, with_attempt));
   }
   table.Print(io);
   if (incomplete) io.out << "* ranks are missing from this step\n";
+  if (thinned) io.out << "A..B: means over steps that the history has thinned; TOKENS and BAD are their sums, --json has the ranges\n";
 }
 
 int Run(const Options& options, Io& io) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/replay/bundle.h"
 #include "server/replay/csv_log.h"
 #include "server/replay/event_log.h"
 #include "server/replay/json_log.h"
@@ -109,6 +110,7 @@ absl::StatusOr<LogReport> ReadLog(ByteSource* source, LogSink* sink) {
 }
 
 absl::StatusOr<LogReport> ReadLogFile(const std::string& path, LogSink* sink) {
+  if (IsBundle(path)) return ReadBundle(path, sink);
   auto source = OpenFile(path);
   if (!source.ok()) return source.status();
   auto report = ReadLog(source->get(), sink);

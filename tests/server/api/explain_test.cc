@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "server/api/api.h"
 #include "server/api/explain_rules.h"
+#include "server/detect/policy_fields.h"
 #include "tests/server/api/fake_state.h"
 
 namespace lossgauge::api {
@@ -28,6 +31,15 @@ const state::PolicyView& Policy() {
   return policy;
 }
 
+// Names of thresholds in a text.
+std::vector<std::string> Named(std::string_view text) {
+  std::vector<std::string> names;
+  for (std::size_t open = text.find('{'); open != std::string_view::npos; open = text.find('{', open + 1)) {
+    names.emplace_back(text.substr(open + 1, text.find('}', open) - open - 1));
+  }
+  return names;
+}
+
 std::string Lines(const v1::Explanation& story, const std::string& title) {
   std::string text;
   for (const auto& part : story.parts()) {
@@ -40,7 +52,7 @@ std::string Lines(const v1::Explanation& story, const std::string& title) {
 TEST(FillIn, ThresholdsAreNumbersWithTheirNames) {
   EXPECT_EQ(FillIn("after {loss.close_steps} steps or {loss.floor_nats}", &Policy()), "after 30 (loss.close_steps) steps or 0.12 (loss.floor_nats)");
   EXPECT_EQ(FillIn("after {loss.close_steps} steps", nullptr), "after loss.close_steps steps");
-  EXPECT_EQ(FillIn("{no.such} {broken", &Policy()), "no.such ");
+  EXPECT_EQ(FillIn("{no.such} {broken", &Policy()), "no.such {broken");
 }
 
 TEST(Rules, EachConditionHasAMeaningAndARule) {
@@ -48,6 +60,22 @@ TEST(Rules, EachConditionHasAMeaningAndARule) {
     const ExplainedRule& rule = RuleOf(static_cast<state::Condition>(i));
     EXPECT_FALSE(rule.meaning.empty() || rule.rule.empty()) << i;
   }
+}
+
+TEST(Rules, EachThresholdThatTheyNameIsOneOfThePolicy) {
+  std::set<std::string> known;
+  for (const auto& field : detect::PolicyFields()) known.insert(std::string(field.section) + "." + std::string(field.key));
+  std::size_t named = 0;
+  for (int i = 0; i < static_cast<int>(state::Condition::kCount); ++i) {
+    const ExplainedRule& rule = RuleOf(static_cast<state::Condition>(i));
+    for (const std::string_view text : {rule.meaning, rule.rule, rule.ends, rule.becomes}) {
+      for (const std::string& name : Named(text)) {
+        EXPECT_EQ(known.count(name), 1u) << name;
+        ++named;
+      }
+    }
+  }
+  EXPECT_GT(named, 30u);
 }
 
 TEST(ExplainIncident, TellsWhatWasSeenSinceWhenWhyAndWhatWouldChangeIt) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,18 +37,28 @@ class FakeLossGauge final : public v1::LossGauge::Service {
   std::map<std::string, v1::Run> runs;
   std::map<std::string, std::vector<v1::Step>> steps;
   std::map<std::string, std::vector<v1::Incident>> incidents;
+  std::vector<v1::Event> events;
+  std::vector<v1::PastRun> past_runs;
+  std::set<std::string> past;  // of these, runs that are only in the history
+  std::string policy_text;
+  v1::Comparison comparison;
+  v1::Explanation explanation;
   std::vector<std::vector<v1::WatchStepsResponse>> step_streams;  // one list a connection: sent, then the stream breaks
   std::size_t page = 1000;                                         // steps or incidents in an answer
   std::chrono::milliseconds delay{0};
   bool silent_verdicts = false;
   // What it was asked.
   v1::ListStepsRequest last_steps_request;
+  v1::CompareRunsRequest last_comparison;
   v1::AcknowledgeIncidentRequest last_acknowledgement;
   v1::ReportActionRequest last_report;
   std::vector<std::uint64_t> watch_tokens;
   std::atomic<int> verdict_watches{0};
 
-  grpc::Status ListRuns(grpc::ServerContext* context, const v1::ListRunsRequest*, v1::ListRunsResponse* answer) override {
+  grpc::Status ListRuns(grpc::ServerContext* context, const v1::ListRunsRequest* request, v1::ListRunsResponse* answer) override {
+    if (request->include_past()) {
+      for (const v1::PastRun& run : past_runs) *answer->add_past_runs() = run;
+    }
     // Ends early when the client has given up.
     for (auto waited = delay; waited.count() > 0 && !context->IsCancelled(); waited -= std::chrono::milliseconds(10)) {
       gpr_sleep_until(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(10, GPR_TIMESPAN)));
@@ -79,6 +90,46 @@ class FakeLossGauge final : public v1::LossGauge::Service {
     for (const v1::Incident& incident : incidents[request->run()]) {
       if (incident.open() || !request->open_only()) *answer->add_incidents() = incident;
     }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetRun(grpc::ServerContext*, const v1::GetRunRequest* request, v1::Run* run) override {
+    if (runs.count(request->run()) == 0 || past.count(request->run()) != 0) return NoRun(request->run());
+    *run = runs[request->run()];
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListVerdicts(grpc::ServerContext*, const v1::ListVerdictsRequest* request, v1::ListVerdictsResponse* answer) override {
+    if (runs.count(request->run()) == 0) return NoRun(request->run());
+    *answer->add_verdicts() = runs[request->run()].verdict();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListEvents(grpc::ServerContext*, const v1::ListEventsRequest* request, v1::ListEventsResponse* answer) override {
+    if (runs.count(request->run()) == 0) return NoRun(request->run());
+    for (const v1::Event& event : events) *answer->add_events() = event;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetPolicy(grpc::ServerContext*, const v1::GetPolicyRequest* request, v1::Policy* policy) override {
+    if (runs.count(request->run()) == 0 || past.count(request->run()) != 0) return NoRun(request->run());
+    policy->set_text(policy_text);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CompareRuns(grpc::ServerContext*, const v1::CompareRunsRequest* request, v1::Comparison* answer) override {
+    last_comparison = *request;
+    if (runs.count(request->b()) == 0) return NoRun(request->b());
+    *answer = comparison;
+    answer->set_a(request->a());
+    answer->set_b(request->b());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Explain(grpc::ServerContext*, const v1::ExplainRequest* request, v1::Explanation* answer) override {
+    if (runs.count(request->run()) == 0) return NoRun(request->run());
+    *answer = explanation;
+    answer->set_incident(request->incident());
     return grpc::Status::OK;
   }
 

@@ -1,0 +1,28 @@
+// A bundle of `lossgaugectl bundle`, read back: its steps and events as points of a log, and the policy that they were judged by.
+//
+// A tar archive: MANIFEST.json ("format": "lossgauge-bundle-1"), policy.yaml, events.jsonl and steps.jsonl are read here, in whatever order they
+// stand; everything else in it is for people. Untrusted: each member is read as a stream, lines and the policy are bounded.
+#ifndef LOSSGAUGE_SERVER_REPLAY_BUNDLE_H_
+#define LOSSGAUGE_SERVER_REPLAY_BUNDLE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/replay/log_point.h"
+
+namespace lossgauge::replay {
+
+inline constexpr char kBundleFormat[] = "lossgauge-bundle-1";
+
+// Whether the file is a tar archive with such a manifest; false for whatever cannot be read.
+bool IsBundle(const std::string& path);
+
+// As ReadLogFile. Events go to `sink` before the first step that was received after them.
+absl::StatusOr<LogReport> ReadBundle(const std::string& path, LogSink* sink);
+
+// Text of its policy file; empty if it has none. INVALID_ARGUMENT beyond 1 MiB.
+absl::StatusOr<std::string> ReadBundlePolicy(const std::string& path);
+
+}  // namespace lossgauge::replay
+
+#endif  // LOSSGAUGE_SERVER_REPLAY_BUNDLE_H_
