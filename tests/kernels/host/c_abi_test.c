@@ -69,6 +69,33 @@ static void structures_of_any_size_are_understood(lg_gauge* gauge) {
   CHECK(strstr(lg_last_error(), "struct_size") != NULL);
 }
 
+static void head_and_loss_are_one_call(void) {
+  const float hidden[2] = {1, 0}, weight[4] = {2, 0, -1, 0}; /* logits 2 and -1 */
+  const int64_t target = 0;
+  float loss = 0, grad_hidden[2], grad_weight[4];
+  lg_linear_plan plan = {.struct_size = sizeof plan};
+  lg_linear_cross_entropy_args args;
+  lg_linear_cross_entropy_args_init(&args);
+  CHECK(args.struct_size == sizeof args && args.loss.struct_size == sizeof args.loss);
+  args.hidden = hidden;
+  args.rows = 1;
+  args.width = 2;
+  args.weight = weight;
+  args.columns = 2;
+  args.grad_hidden = grad_hidden;
+  args.grad_weight = grad_weight;
+  args.loss.targets = &target;
+  args.loss.loss = &loss;
+  CHECK(lg_linear_cross_entropy_plan(&args, &plan) == LG_OK && plan.chunk_rows == 1);
+  CHECK(lg_linear_cross_entropy_prepare(&args) == LG_OK);
+  CHECK(lg_linear_cross_entropy(&args) == LG_OK);
+  CHECK(loss > 0.04858f && loss < 0.04859f); /* ln(1 + e^-3) */
+  CHECK(grad_weight[0] < -0.0474f && grad_weight[1] == 0);
+  CHECK(lg_linear_cross_entropy_backward(&args) == LG_OK);
+  CHECK(lg_linear_cross_entropy(NULL) == LG_INVALID_ARGUMENT);
+  CHECK(lg_linear_cross_entropy_plan(&args, NULL) == LG_INVALID_ARGUMENT);
+}
+
 int main(void) {
   lg_gauge_options options;
   lg_gauge* gauge = NULL;
@@ -93,6 +120,7 @@ int main(void) {
   options.ring_dir = directory;
   CHECK(lg_gauge_open(&options, &gauge) == LG_OK);
   structures_of_any_size_are_understood(gauge);
+  head_and_loss_are_one_call();
   for (step = 0; step < 3; ++step) {
     lg_observation observation;
     lg_observation_init(&observation);
