@@ -125,6 +125,57 @@ TEST_F(GoldenTest, ListIncidents) {
   Check("list_incidents", response, Get(std::string("/api/v1/incidents") + kQuery).body);
 }
 
+TEST_F(GoldenTest, ListEvents) {
+  auto producer = std::make_shared<state::ProducerInfo>();
+  producer->run = kRun;
+  producer->attempt = "a2";
+  producer->layout.rank = 1;
+  history_->events = {
+      {.producer = producer, .kind = LG_EVENT_CHECKPOINT, .step = 30, .text = "/checkpoints/step_30", .producer_wall_ns = testing::kNow - 2 * kSecond,
+       .receive_time_ns = testing::kNow - kSecond},
+      {.producer = producer, .kind = LG_EVENT_EVALUATION, .step = 32, .value = 2.5, .count = 4096, .receive_time_ns = testing::kNow}};
+  v1::ListEventsRequest request;
+  request.set_run(kRun);
+  v1::ListEventsResponse response;
+  ASSERT_TRUE(client_->ListEvents(&context_, request, &response).ok());
+  Check("list_events", response, Get(std::string("/api/v1/events") + kQuery).body);
+}
+
+TEST_F(GoldenTest, CompareRuns) {
+  Publish({full_, MakeRun("sibling", 41, 43)});
+  v1::CompareRunsRequest request;
+  request.set_a(kRun);
+  request.set_b("sibling");
+  v1::Comparison response;
+  ASSERT_TRUE(client_->CompareRuns(&context_, request, &response).ok());
+  Check("compare_runs", response, Get("/api/v1/compare?a=llama%20%228b%22%2F%F0%9F%94%A5&b=sibling").body);
+}
+
+TEST_F(GoldenTest, ExplainARun) {
+  v1::ExplainRequest request;
+  request.set_run(kRun);
+  v1::Explanation response;
+  ASSERT_TRUE(client_->Explain(&context_, request, &response).ok());
+  Check("explain_run", response, Get(std::string("/api/v1/explain") + kQuery).body);
+}
+
+TEST_F(GoldenTest, ExplainAnIncident) {
+  v1::ExplainRequest request;
+  request.set_run(kRun);
+  request.set_incident("00000000deadbeef-7");
+  v1::Explanation response;
+  ASSERT_TRUE(client_->Explain(&context_, request, &response).ok());
+  Check("explain_incident", response, Get(std::string("/api/v1/explain") + kQuery + "&incident=00000000deadbeef-7").body);
+}
+
+TEST_F(GoldenTest, GetPolicy) {
+  v1::GetPolicyRequest request;
+  request.set_run(kRun);
+  v1::Policy response;
+  ASSERT_TRUE(client_->GetPolicy(&context_, request, &response).ok());
+  Check("get_policy", response, Get(std::string("/api/v1/policy") + kQuery).body);
+}
+
 TEST_F(GoldenTest, WatchSteps) {
   v1::WatchStepsRequest request;
   request.set_run(kRun);
