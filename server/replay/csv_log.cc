@@ -45,7 +45,13 @@ bool SplitCells(std::string_view line, char delimiter, std::vector<std::string>*
   return !quoted;
 }
 
+// What TensorBoard gives for a curve that is downloaded from it: the curve's name is in that of the file.
+bool IsDownloadedCurve(const std::vector<std::string>& cells) {
+  return cells.size() == 3 && NormalName(cells[0]) == "wall_time" && NormalName(cells[1]) == "step" && NormalName(cells[2]) == "value";
+}
+
 bool IsHeader(const std::vector<std::string>& cells) {
+  if (IsDownloadedCurve(cells)) return true;
   bool has_loss = false;
   for (const std::string& cell : cells) {
     CommaUse comma;
@@ -95,6 +101,7 @@ void ReadCsvLog(char delimiter, LineReader* lines, PointMaker* points, LogReport
     }
     if (IsHeader(cells)) {  // again where files were joined
       header = cells;
+      if (IsDownloadedCurve(cells)) header[2] = "loss";
       meanings.clear();
       for (const std::string& cell : header) meanings.push_back(LookUpName(NormalName(cell)).meaning);
       continue;

@@ -28,6 +28,7 @@ struct Key {
 Key KeyOf(std::string_view between) {
   Key key;
   between = TrimSpaces(between);
+  if (between.ends_with("tensor(")) between = TrimSpaces(between.substr(0, between.size() - 7));  // "loss tensor(2.3, device='cuda:0')"
   while (!between.empty() && (between.back() == ':' || between.back() == '=' || between.back() == '"' || between.back() == '\'')) {
     between.remove_suffix(1);
     between = TrimSpaces(between);
@@ -63,6 +64,20 @@ std::string_view KnownEnd(std::string_view phrase) {
   return phrase;
 }
 
+// "1,234" and "2,345": the number that begins `text` together with its commas, if it has any.
+std::optional<ScannedNumber> WithCommas(std::string_view text, const ScannedNumber& number, Meaning meaning, CommaUse* comma) {
+  std::size_t end = number.bytes;
+  const bool has_comma = end + 1 < text.size() && text[end] == ',' && IsDigit(text[end + 1]);
+  if (meaning == Meaning::kNone || !has_comma || !std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), IsDigit)) return std::nullopt;
+  while (end < text.size() && (IsDigit(text[end]) || (text[end] == ',' && end + 1 < text.size() && IsDigit(text[end + 1])))) ++end;
+  const bool counts = meaning == Meaning::kStep || meaning == Meaning::kTokens || meaning == Meaning::kUnmaskedTokens || meaning == Meaning::kFiniteTokens;
+  CommaUse use = CommaUse::kNone;
+  const auto value = ParseNumber(text.substr(0, end), !counts, &use);
+  if (!value) return std::nullopt;
+  *comma = use;
+  return ScannedNumber{*value, end, false};
+}
+
 }  // namespace
 
 std::string_view RankTag(std::string_view line) {
@@ -80,8 +95,9 @@ std::string_view RankTag(std::string_view line) {
   return {};
 }
 
-bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record) {
+bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record, CommaUse* comma) {
   bool left_out = false;
+  *comma = CommaUse::kNone;
   std::size_t begin = 0;  // of the text before the next number
   for (std::size_t i = 0; i < line.size();) {
     const char c = line[i];
@@ -92,18 +108,19 @@ bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record) {
       ++i;
       continue;
     }
-    const auto number = ScanNumber(line.substr(i));
+    auto number = ScanNumber(line.substr(i));
     if (!number) {
       ++i;
       continue;
     }
+    const Key key = KeyOf(line.substr(begin, i - begin));
+    if (const auto whole = WithCommas(line.substr(i), *number, LookUpName(NormalName(KnownEnd(key.name))).meaning, comma)) number = whole;
     const std::size_t end = i + number->bytes;
     std::size_t after = end;
     while (after < line.size() && (IsWordByte(line[after]) || line[after] == '%')) ++after;
     const std::string_view suffix = line.substr(end, after - end);
     // "8b", "3rd", "0x10": names and other things that begin with a digit; a unit is short.
     const bool is_value = suffix.size() <= 3 && !(suffix.size() == 1 && (suffix[0] == 'x' || suffix[0] == 'X') && line[i] == '0');
-    const Key key = KeyOf(line.substr(begin, i - begin));
     const bool touches_end = !terminated && after == line.size();
     if (is_value && !(number->word && key.name.empty())) {
       std::string_view unit = suffix.empty() ? key.unit : suffix;

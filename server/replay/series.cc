@@ -9,6 +9,8 @@
 namespace lossgauge::replay {
 namespace {
 
+constexpr double kLargestStep = 9007199254740992.0;  // 2^53: a thousand spacings of points are still a number of steps
+
 struct Candidate {
   std::size_t order = 0;  // of its first record
   int rank = 0;
@@ -50,7 +52,7 @@ std::optional<Series> ChooseSeries(const std::vector<LogRecord>& records) {
       }
       ++(step != nullptr ? candidate.with_step : candidate.without_step);
       candidate.fields += record.fields.size();
-      if (step != nullptr && std::isfinite(step->value)) candidate.steps.push_back(step->value);
+      if (step != nullptr && step->value >= 0 && step->value <= kLargestStep) candidate.steps.push_back(step->value);
     }
   }
   if (candidates.empty()) return std::nullopt;

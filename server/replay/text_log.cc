@@ -84,7 +84,10 @@ void ReadTextLog(LineReader* lines, PointMaker* points, LogReport* report) {
       // filled in
     } else if (!cut_off) {
       record.shape = kShapeKeyValues;
-      cut_off = AddKeyValues(line.text, line.terminated, &record);
+      CommaUse comma = CommaUse::kNone;
+      cut_off = AddKeyValues(line.text, line.terminated, &record, &comma);
+      if (comma == CommaUse::kDecimal) report->Count(Oddity::kDecimalComma, line.number);
+      if (comma == CommaUse::kThousands) report->Count(Oddity::kThousandsComma, line.number);
     }
     if (cut_off) report->Count(Oddity::kCutOff, line.number);
     if (block.Takes(line, record) || record.fields.empty()) continue;

@@ -106,6 +106,20 @@ TEST(BadInput, NotFiniteIsALossAndWordsAreNot) {
   EXPECT_EQ(*read.points[5].loss, INFINITY);
 }
 
+TEST(BadInput, CommasPartThousandsOfStepsAndAreDecimalPointsOfLosses) {
+  const ReadPoints read = ReadText("step 999 | loss: 2,75 | tok/sec: 1,048,576\nstep 1,000 | loss: 2,5 | tok/sec: 1,048,576\nstep 1,001 | loss: 2,25\n");
+  ASSERT_THAT(Steps(read), ::testing::ElementsAre(999, 1000, 1001));
+  EXPECT_EQ(*read.points[0].loss, 2.75);
+  EXPECT_EQ(*read.points[2].loss, 2.25);
+  EXPECT_EQ(read.report.CountOf(Oddity::kDecimalComma), 3u);
+}
+
+TEST(BadInput, ACurveDownloadedFromTensorBoardIsTakenForTheLoss) {
+  const ReadPoints read = ReadText("Wall time,Step,Value\n1700000000.1,10,2.5\n1700000001.1,20,2.25\n");
+  ASSERT_THAT(Steps(read), ::testing::ElementsAre(10, 20));
+  EXPECT_EQ(*read.points[1].loss, 2.25);
+}
+
 TEST(BadInput, ABrokenDocumentGivesWhatStoodBeforeTheBreak) {
   std::string text = "{\"log_history\": [\n";
   for (int i = 1; i <= 5; ++i) absl::StrAppendFormat(&text, "{\"step\": %d, \"loss\": %d.5},\n", i * 10, 9 - i);

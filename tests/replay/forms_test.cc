@@ -64,6 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
         Form{"mlx", "Iter %STEP%: Train loss %LOSS%, Learning Rate 1.000e-05, It/sec 0.500, Tokens/sec 200.1, Trained Tokens 4000, Peak mem 10.1 GB", 10},
         Form{"nanotron", "01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0|node0]: iteration: %STEP% / 100 | consumed_tokens: 262K | lm_loss: %LOSS% | lr: 0.0001 | grad_norm: 1.1", 1, true},
         Form{"tensorflow", "INFO:tensorflow:loss = %LOSS%, step = %STEP% (20.123 sec)", 100},
+        Form{"tensor", "step %STEP%: loss tensor(%LOSS%, device='cuda:0', grad_fn=<NllLossBackward0>)"},
         Form{"minimind", "Epoch:[1/1](%STEP%/5000) loss:%LOSS% lr:0.000500000 epoch_Time:120.0min:", 1, false, false}),
     [](const auto& form) { return form.param.name; });
 
