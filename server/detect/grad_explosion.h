@@ -30,6 +30,11 @@ class GradExplosionDetector {
   FactorWatch watch_;
   SortedWindow<128> logs_;
   std::int32_t high_run_ = 0;
+  // A norm that was high and nothing came of it: for a thousand points only more than that is early warning.
+  double unheeded_factor_ = 0;
+  std::int32_t unheeded_points_ = 0;  // since then
+  double peak_factor_ = 0;            // of the open incident
+  bool followed_ = false;             // by the loss
   FactorIncident incident_;
 };
 

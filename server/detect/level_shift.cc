@@ -17,6 +17,16 @@ constexpr double kDivergingDeviations = 6;
 constexpr double kCriticalDeviations = 3;
 constexpr std::int32_t kMaxPoints = 1 << 30;
 
+// A log of few digits repeats itself: more than half of its values are the median, which says nothing of the noise.
+double ScaleOf(const SortedWindow<LevelShiftDetector::kWindow>& values) {
+  const double scale = 1.4826 * values.MedianAbsoluteDeviation();
+  if (scale > kScaleFloor) return scale;
+  const double median = values.Median();
+  double sum = 0;
+  for (int i = 0; i < values.size(); ++i) sum += std::fabs(values.Recent(i) - median);
+  return std::max(1.2533 * sum / std::max(1, values.size()), kScaleFloor);  // of the mean deviation, if they were Gaussian
+}
+
 }  // namespace
 
 void LevelShiftDetector::Take(double loss) {
@@ -36,6 +46,7 @@ void LevelShiftDetector::FlushPending() {
 
 void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, const Policy& policy, IncidentBook& book) {
   const double loss = *signals.loss;
+  const std::optional<BestLevel::Rise> rise = best_.Push(loss, signals.moment.step);
   if (open_) {
     recent_.Add(loss);
     if (loss > peak_nats_ && !loss_flagged) {
@@ -55,11 +66,16 @@ void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, c
     return;
   }
   if (loss_flagged) return;
+  if (rise) {
+    Adopt(rise->from_nats, rise->to_nats, std::min(rise->onset_step, signals.moment.step), signals, policy, book);
+    scale_ = std::max(rise->noise_nats, kScaleFloor);
+    return;
+  }
   if (accepted_.size() < kMinimum) {
     Take(loss);
     return;
   }
-  const double scale = std::max(1.4826 * accepted_.MedianAbsoluteDeviation(), kScaleFloor);
+  const double scale = ScaleOf(accepted_);
   const double deviation = std::clamp((loss - accepted_.Median()) / scale, -kClip, kClip);
   const double before = sum_;
   sum_ = std::max(0.0, sum_ + deviation - policy.shift_slack_deviations);
@@ -106,7 +122,7 @@ void LevelShiftDetector::Adopt(double from_nats, double to_nats, std::int64_t on
   open_ = true;
   points_ = 0;
   reference_ = from_nats;
-  scale_ = std::max(1.4826 * accepted_.MedianAbsoluteDeviation(), kScaleFloor);
+  scale_ = ScaleOf(accepted_);
   onset_step_ = onset_step;
   peak_nats_ = to_nats;
   peak_step_ = signals.moment.step;
@@ -145,6 +161,7 @@ void LevelShiftDetector::ReportTo(IncidentBook& book, const StepSignals& signals
 }
 
 void LevelShiftDetector::Save(StateWriter& out) const {
+  best_.Save(out);
   accepted_.Save(out);
   recent_.Save(out);
   out.Put(lag_product_);
@@ -166,6 +183,7 @@ void LevelShiftDetector::Save(StateWriter& out) const {
 }
 
 void LevelShiftDetector::Restore(StateReader& in) {
+  best_.Restore(in);
   accepted_.Restore(in);
   recent_.Restore(in);
   lag_product_ = in.GetFinite();

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "server/detect/best_level.h"
 #include "server/detect/incident_book.h"
 #include "server/detect/policy.h"
 #include "server/detect/sorted_window.h"
@@ -43,6 +44,7 @@ class LevelShiftDetector {
   void Grade(bool loss_flagged, const Policy& policy);
   void ReportTo(IncidentBook& book, const StepSignals& signals, const Policy& policy) const;
 
+  BestLevel best_;
   SortedWindow<kWindow> accepted_;
   SortedWindow<31> recent_;
   double lag_product_ = 0;  // sums over accepted values, fading: their ratio is the lag-one correlation

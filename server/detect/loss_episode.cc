@@ -13,6 +13,7 @@ constexpr double kRisingNats = 1;      // over fifteen steps, without a pause
 constexpr int kRisingPoints = 15;      // what RecentValues::Rising looks at
 constexpr int kLongBaseline = 96;
 constexpr double kSecond = 0.75;       // of the threshold: what follows a high point is judged more strictly than the first
+constexpr std::int64_t kOddSpan = 512;  // points
 constexpr int kEarliest = 16;          // accepted values before anything is said of the loss
 constexpr double kEarlyFloorNats = 1;  // until the baseline is warm
 constexpr double kEarlyFactor = 2;
@@ -37,6 +38,7 @@ double LossEpisode::threshold(const Policy& policy) const {
 
 std::optional<LossEpisode::Shift> LossEpisode::OnStep(const StepSignals& signals, const Policy& policy, IncidentBook& book) {
   const double loss = *signals.loss;
+  ++seen_;
   trail_.Push(signals);
   recent_.Push(loss);
   records_.Push(loss);
@@ -68,6 +70,7 @@ std::optional<LossEpisode::Shift> LossEpisode::OnStep(const StepSignals& signals
 
   const double close_after = spike_ ? policy.loss_close_steps : policy.loss_blip_close_steps;
   if (clean_ >= close_after) {
+    if (!spike_) odd_at_ = {seen_, odd_at_[0], odd_at_[1]};
     book.Resolve(kSlot, signals.moment, last_high_step_ - onset_step_ + 1);
     CloseEpisode();
     return std::nullopt;
@@ -156,10 +159,7 @@ void LossEpisode::Update(const StepSignals& signals, double residual, double lim
     }
   }
   if (!spike_) {
-    // Two that touch, or three of eight: odd batches come in pairs as well, with a sound one between them.
-    const bool second = points_ == 2 && residual >= std::max({policy.loss_floor_nats, kSecond * limit, 0.5 * first_residual_});
-    const bool third = high_ >= 3 && points_ <= 8;
-    if (second || third || (high && trail_.GradLed())) spike_ = true;
+    spike_ = IsSpike(residual, limit, high, policy);
     if (spike_ && points_ > 1) {  // more is known now than at the first point
       const SpikeCause cause = FindSpikeCause(signals, trail_, center(), limit);
       if (cause.cause != state::kCauseUnexplained) TakeCause(cause, signals);
@@ -179,6 +179,16 @@ void LossEpisode::Update(const StepSignals& signals, double residual, double lim
       critical_ = true;
     }
   }
+}
+
+bool LossEpisode::HasOddBatches() const { return odd_at_[2] >= 0 && seen_ - odd_at_[2] <= kOddSpan; }
+
+bool LossEpisode::IsSpike(double residual, double limit, bool high, const Policy& policy) const {
+  if (high && trail_.GradLed()) return true;
+  if (HasOddBatches()) return (high_ >= 3 && points_ <= 4) || (high_ >= 5 && points_ <= 10);
+  // Two that touch, or three of eight: odd batches come in pairs as well, with a sound one between them.
+  const bool second = points_ == 2 && residual >= std::max({policy.loss_floor_nats, kSecond * limit, 0.5 * first_residual_});
+  return second || (high_ >= 3 && points_ <= 8);
 }
 
 void LossEpisode::CloseEpisode() {

@@ -5,10 +5,13 @@
 //   loss_spike --- 30 clean steps ---> quiet;  --- not back after M steps ---> divergence (critical) or level_shift
 //   any   --- a rise that never paused ---> divergence (warning; critical once older than any recovery on record)
 //
+// Where odd batches are usual (three blips in 512 points), two of them in a row are chance, and it takes three of four points to make a spike.
+//
 // Flagged values never enter the baseline, so that neither a spike nor its echo raises the bar for the next one.
 #ifndef LOSSGAUGE_SERVER_DETECT_LOSS_EPISODE_H_
 #define LOSSGAUGE_SERVER_DETECT_LOSS_EPISODE_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -61,6 +64,8 @@ class LossEpisode {
   void ReportTo(IncidentBook& book, const StepSignals& signals, double limit, const Policy& policy) const;
   void CloseEpisode();
   double RisingNats() const;  // what a rise must amount to
+  bool IsSpike(double residual, double limit, bool high, const Policy& policy) const;
+  bool HasOddBatches() const;  // blips come often here
 
   RobustBaseline baseline_;
   RecentValues recent_;
@@ -68,6 +73,8 @@ class LossEpisode {
   SignalTrail trail_;
   double rewind_slack_nats_ = 0;  // fades: a resumed attempt may start above the level that the trend extrapolates back to
   std::int32_t drops_ = 0;        // values far below in a row
+  std::int64_t seen_ = 0;         // points
+  std::array<std::int64_t, 3> odd_at_{-1, -1, -1};  // the last blips, newest first
   bool flagged_ = false;
 
   bool open_ = false;

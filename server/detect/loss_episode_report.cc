@@ -67,6 +67,8 @@ void LossEpisode::Save(StateWriter& out) const {
   trail_.Save(out);
   out.Put(rewind_slack_nats_);
   out.Put(drops_);
+  out.Put(seen_);
+  for (const std::int64_t at : odd_at_) out.Put(at);
   out.Put<std::uint8_t>(flagged_);
   out.Put<std::uint8_t>(open_);
   out.Put<std::uint8_t>(spike_);
@@ -99,6 +101,8 @@ void LossEpisode::Restore(StateReader& in) {
   trail_.Restore(in);
   rewind_slack_nats_ = in.GetFinite();
   drops_ = in.GetIn<std::int32_t>(0, kMax);
+  seen_ = in.GetStep();
+  for (std::int64_t& at : odd_at_) at = in.GetStep();
   flagged_ = in.GetBool();
   open_ = in.GetBool();
   spike_ = in.GetBool();

@@ -152,6 +152,30 @@ TEST(LossEpisode, ASingleHighPointIsABlipAndTheVerdictStaysContinue) {
   EXPECT_EQ(job.Opened(Condition::kLossSpike), 0u);
 }
 
+TEST(LossEpisode, WhereOddBatchesAreUsualTwoInARowAreChanceAndThreeAreASpike) {
+  JudgeScript job;
+  job.Steps(200, 2.2);
+  for (int i = 0; i < 3; ++i) {
+    job.Loss(3.0);
+    job.Steps(40, 2.2);
+  }
+  ASSERT_EQ(job.Opened(Condition::kBlip), 3u);
+  job.Loss(3.0);
+  job.Loss(3.1);
+  job.Steps(40, 2.2);
+  EXPECT_EQ(job.Opened(Condition::kLossSpike), 0u);
+  EXPECT_EQ(job.Opened(Condition::kBlip), 4u);
+  job.Loss(3.0);
+  job.Loss(3.1);
+  EXPECT_FALSE(job.IsOpen(Condition::kLossSpike));
+  job.Loss(2.8);
+  EXPECT_TRUE(job.IsOpen(Condition::kLossSpike));
+  job.Steps(600, 2.2);  // long ago: two in a row are a spike again
+  job.Loss(3.0);
+  job.Loss(3.1);
+  EXPECT_TRUE(job.IsOpen(Condition::kLossSpike));
+}
+
 TEST(LossEpisode, TheSecondHighPointMakesASpikeOfABlipUnderTheSameId) {
   JudgeScript job;
   job.Steps(200, 2.2);

@@ -123,6 +123,58 @@ TEST(LevelShift, HalfANatIsNoRestartBeforeItStayedAHundredSteps) {
   EXPECT_EQ(job.Opened(Condition::kDivergence), 0u);
 }
 
+TEST(LevelShift, ADriftRightBehindTheSteepDescentIsSeen) {
+  JudgeScript job;
+  for (int i = 0; i < 90; ++i) job.Loss(2.5 + 6 * std::exp(-i / 25.0) + 0.02 * job.noise.Next());
+  const std::int64_t onset = job.next_step;
+  const double bottom = 2.5 + 6 * std::exp(-90 / 25.0);
+  for (int i = 0; i < 230; ++i) job.Loss(bottom + std::min(2.0, 0.02 * i) + 0.02 * job.noise.Next());
+  job.Look();
+  const auto drift = job.FindOpen(Condition::kDivergence);
+  ASSERT_TRUE(drift);
+  EXPECT_NEAR(static_cast<double>(drift->onset_step), static_cast<double>(onset), 20);
+  EXPECT_EQ(job.Verdict().action, Action::kRestart);
+}
+
+TEST(LevelShift, OneDigitMoreInALogOfFewDigitsIsNone) {
+  JudgeScript job;
+  for (int i = 0; i < 400; ++i) job.Loss(i % 9 == 0 ? 2.3 : 2.2);  // more than half of the values are the median
+  for (int i = 0; i < 200; ++i) job.Loss(i % 4 == 0 ? 2.3 : 2.2);
+  EXPECT_EQ(job.Opened(Condition::kLevelShift), 0u);
+  for (int i = 0; i < 60; ++i) job.Loss(i % 4 == 0 ? 2.5 : 2.4);
+  EXPECT_EQ(job.Opened(Condition::kLevelShift) + job.Opened(Condition::kLossSpike), 1u);
+}
+
+TEST(GradExplosion, ANormThatWasHighForNothingIsBelievedAgainOnlyBeyondThat) {
+  JudgeScript job;
+  const auto one = [&job](double norm) {
+    job.Step({.loss = 2.2 + 0.02 * job.noise.Next(), .grad_norm = norm});
+    job.Steps(40, 2.2);
+  };
+  job.Steps(300, 2.2);
+  one(1.5);
+  EXPECT_EQ(job.Opened(Condition::kGradExplosion), 1u);
+  one(1.6);
+  EXPECT_EQ(job.Opened(Condition::kGradExplosion), 1u);
+  one(3.5);  // 14 times the usual: whatever was before
+  EXPECT_EQ(job.Opened(Condition::kGradExplosion), 2u);
+  job.Steps(1100, 2.2);
+  one(1.5);
+  EXPECT_EQ(job.Opened(Condition::kGradExplosion), 3u);
+}
+
+TEST(GradExplosion, ANormThatTheLossFollowedIsBelievedTheNextTime) {
+  JudgeScript job;
+  job.Steps(300, 2.2);
+  for (std::uint64_t time = 1; time <= 2; ++time) {
+    job.Step({.loss = 2.2, .grad_norm = 1.5});
+    job.Step({.loss = 3.2, .grad_norm = 1.5});
+    job.Step({.loss = 2.8, .grad_norm = 1.2});
+    job.Steps(80, 2.2);
+    EXPECT_EQ(job.Opened(Condition::kGradExplosion), time);
+  }
+}
+
 TEST(LossCollapse, AFallOffACliffAsksForARestartAndASlowFitToZeroDoesNot) {
   JudgeScript cliff;
   cliff.Steps(200, 2.2);
