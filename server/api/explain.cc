@@ -192,7 +192,7 @@ v1::Explanation ExplainRun(const ExplainedRun& run) {
   }
   if (verdict.last_step) {
     std::string line = absl::StrCat("The last step is ", *verdict.last_step);
-    if (verdict.last_step_age_ns) absl::StrAppend(&line, ", ", Duration(*verdict.last_step_age_ns), " old at that time");
+    if (verdict.last_step_age_ns) absl::StrAppend(&line, ", ", Duration(*verdict.last_step_age_ns), run.is_past ? " old at that time" : " old");
     story.Line(line + ".");
   }
   story.Part("Evidence");

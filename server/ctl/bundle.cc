@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/ctl/bundle_writer.h"
@@ -36,6 +35,7 @@ class Bundler {
 
   Trouble Pack(const std::string& incident_id, absl::Time now) {
     if (!incident_id.empty()) FindIncident(incident_id);
+    Manifest(incident_id, now);  // first, so that a reader knows at once what it has
     Explanation(incident_id);
     // Who answers for them is gone with a run of the past.
     Live<v1::GetRunRequest, v1::Run>("run.json", &v1::LossGauge::Stub::GetRun, [](const v1::Run& run) { return ToJson(run, true); });
@@ -48,7 +48,6 @@ class Bundler {
                                                                     [](const auto& page) { return page.events(); });
     Steps("steps.jsonl", false);
     Steps("ranks.jsonl", true);
-    Manifest(incident_id, now);
     if (!trouble_.any()) trouble_.file = writer_.Finish();
     return trouble_;
   }
@@ -59,7 +58,6 @@ class Bundler {
   }
   void EndMember(const std::string& name) {
     if (!trouble_.any()) trouble_.file = writer_.EndMember(name);
-    members_.push_back(name);
   }
   template <class Request, class Response>
   using Call = grpc::Status (v1::LossGauge::Stub::*)(grpc::ClientContext*, const Request&, Response*);
@@ -158,11 +156,9 @@ class Bundler {
   }
 
   void Manifest(const std::string& incident_id, absl::Time now) {
-    std::string members;
-    for (const std::string& name : members_) absl::StrAppend(&members, members.empty() ? "" : ", ", JsonText(name));
     Add(absl::StrCat("{\"format\": ", JsonText(replay::kBundleFormat), ", \"run\": ", JsonText(run_), ", \"incident\": ", JsonText(incident_id),
                      ", \"time\": ", JsonText(absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now, absl::UTCTimeZone())),
-                     ", \"lossgaugectl\": ", JsonText(LOSSGAUGE_VERSION), ", \"members\": [", members, "]}\n"));
+                     ", \"lossgaugectl\": ", JsonText(LOSSGAUGE_VERSION), "}\n"));
     EndMember("MANIFEST.json");
   }
 
@@ -170,7 +166,6 @@ class Bundler {
   BundleWriter& writer_;
   const std::string run_;
   std::optional<v1::Incident> incident_;
-  std::vector<std::string> members_;
   Trouble trouble_;
 };
 

@@ -165,7 +165,7 @@ struct WebServer::Running {
   static void NotFound(const httplib::Request& request, httplib::Response& response) {
     SetError(absl::NotFoundError(absl::StrCat("no path ", api::Quoted(request.path),
                                               "; there are /, /metrics, /-/healthy, /-/ready and /api/v1/runs, run, verdict, verdict/watch, "
-                                              "verdicts, steps, steps/watch, incidents")),
+                                              "verdicts, steps, steps/watch, incidents, events, compare, explain, policy")),
              response);
   }
 
