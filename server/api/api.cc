@@ -276,4 +276,21 @@ void Api::ReportAction(const v1::ReportActionRequest& request,
   if (!sent.ok()) done(sent);
 }
 
+void Api::SetMode(const v1::SetModeRequest& request, std::function<void(absl::StatusOr<v1::SetModeResponse>)> done) const {
+  const auto run = RequireRun(*board_.Get(), request.run());
+  if (!run.ok()) return done(run.status());
+  if (absl::Status status = Check(request); !status.ok()) return done(status);
+  state::Mailbox::Report message;
+  message.run = request.run();
+  message.entry.actor = request.by();
+  message.mode = request.mode();
+  const absl::Status sent = mailbox_.Send(std::move(message), [done](absl::Status status, std::uint64_t shadow) {
+    if (!status.ok()) return done(status);
+    v1::SetModeResponse response;
+    response.set_mode(shadow == 1 ? "shadow" : "advise");
+    done(std::move(response));
+  });
+  if (!sent.ok()) done(sent);
+}
+
 }  // namespace lossgauge::api

@@ -44,6 +44,8 @@ class Api {
   void AcknowledgeIncident(const v1::AcknowledgeIncidentRequest& request, std::function<void(absl::StatusOr<v1::Incident>)> done) const;
   void ReportAction(const v1::ReportActionRequest& request, std::function<void(absl::StatusOr<v1::ReportActionResponse>)> done) const;
 
+  void SetMode(const v1::SetModeRequest& request, std::function<void(absl::StatusOr<v1::SetModeResponse>)> done) const;
+
   const state::SnapshotBoard& board() const { return board_; }
   state::Clock& clock() const { return clock_; }
 

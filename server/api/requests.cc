@@ -106,4 +106,12 @@ absl::Status Check(const v1::ReportActionRequest& request) {
   return CheckText(request.comment(), "comment", kMaxCommentBytes, false);
 }
 
+absl::Status Check(const v1::SetModeRequest& request) {
+  if (request.mode() != "advise" && request.mode() != "shadow" && request.mode() != "policy") {
+    return absl::InvalidArgumentError(absl::StrCat("mode: ", Quoted(request.mode(), 40), " is none; give advise, shadow or policy"));
+  }
+  if (request.by().empty()) return absl::InvalidArgumentError("by: missing; say who sets it, for the log");
+  return CheckText(request.by(), "by", kMaxNameBytes, true);
+}
+
 }  // namespace lossgauge::api

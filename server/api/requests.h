@@ -34,6 +34,7 @@ absl::Status Check(const v1::ListStepsRequest& request);
 absl::Status Check(const v1::CompareRunsRequest& request);
 absl::Status Check(const v1::AcknowledgeIncidentRequest& request);
 absl::Status Check(const v1::ReportActionRequest& request);
+absl::Status Check(const v1::SetModeRequest& request);
 
 }  // namespace lossgauge::api
 

@@ -64,7 +64,7 @@ void PrintHelp(const Command& command, std::ostream& out) {
 const std::vector<Command>& Commands() {
   static const auto& commands = *new std::vector<Command>{
       RunsCommand(), VerdictCommand(), StepsCommand(), IncidentsCommand(), ExplainCommand(), ExportCommand(), CompareCommand(),
-      BundleCommand(), WatchCommand(), AcknowledgeCommand(), ReportCommand(),
+      BundleCommand(), WatchCommand(), AcknowledgeCommand(), ReportCommand(), ModeCommand(),
       ReplayCommand(), DumpCommand(), CompletionCommand()};
   return commands;
 }

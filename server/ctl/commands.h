@@ -21,6 +21,7 @@ Command BundleCommand();
 Command WatchCommand();
 Command AcknowledgeCommand();
 Command ReportCommand();
+Command ModeCommand();
 Command ReplayCommand();
 Command DumpCommand();
 Command CompletionCommand();

@@ -254,7 +254,11 @@ RunFacts Judge::Facts() const {
   return facts;
 }
 
-state::Verdict Judge::Evaluate(TimeNs now_ns) const { return DecideVerdict(Facts(), policy_, now_ns); }
+state::Verdict Judge::Evaluate(TimeNs now_ns) const {
+  state::Verdict verdict = DecideVerdict(Facts(), policy_, now_ns);
+  if (!state_.mode.empty()) verdict.mode = state_.mode;
+  return verdict;
+}
 
 std::vector<state::Incident> Judge::Incidents() const { return state_.book.All(); }
 

@@ -52,6 +52,7 @@ class Judge final : public state::RunJudge {
   void OnPresence(const state::Presence& presence) override;
   void OnAction(const state::LedgerEntry& entry) override;
   bool Acknowledge(const std::string& incident_id, const state::Acknowledgement& acknowledgement) override;
+  void SetMode(const std::string& mode) override { state_.mode = mode; }
   void NameSibling(const std::string& incident_id, const std::string& sibling, state::TimeNs now_ns) override;
   state::Verdict Evaluate(state::TimeNs now_ns) const override;
   std::vector<state::Incident> Incidents() const override;
@@ -98,6 +99,7 @@ class Judge final : public state::RunJudge {
     state::TimeNs unreachable_since_ns = 0;
     state::TimeNs ended_ns = 0;
     std::int64_t steps_seen = 0;
+    std::string mode;  // set by a person; empty: the policy's
     bool baseline_lost = false;
     bool last_step_time_known = true;  // false: it lay in the future and was brought back to the present
     std::array<double, 8> learning_rates{};  // newest first; 0 = absent

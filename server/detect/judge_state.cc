@@ -38,6 +38,7 @@ void Judge::State::Save(StateWriter& out) const {
   out.Put(unreachable_since_ns);
   out.Put(ended_ns);
   out.Put(steps_seen);
+  out.PutText(mode);
   out.Put<std::uint8_t>(baseline_lost);
   out.Put<std::uint8_t>(last_step_time_known);
   for (const double rate : learning_rates) out.Put(rate);
@@ -74,6 +75,8 @@ void Judge::State::Restore(StateReader& in) {
   unreachable_since_ns = in.GetTime();
   ended_ns = in.GetTime();
   steps_seen = in.GetStep();
+  mode = in.GetText(8);
+  if (!mode.empty() && mode != "advise" && mode != "shadow") in.Fail();
   baseline_lost = in.GetBool();
   last_step_time_known = in.GetBool();
   for (double& rate : learning_rates) rate = in.GetFinite();

@@ -30,6 +30,7 @@ class ObservedJudge final : public state::RunJudge {
   bool Acknowledge(const std::string& incident_id, const state::Acknowledgement& acknowledgement) override {
     return judge_->Acknowledge(incident_id, acknowledgement);
   }
+  void SetMode(const std::string& mode) override { judge_->SetMode(mode); }
   void NameSibling(const std::string& incident_id, const std::string& sibling, state::TimeNs now_ns) override {
     judge_->NameSibling(incident_id, sibling, now_ns);
   }

@@ -102,6 +102,11 @@ grpc::ServerUnaryReactor* LossGaugeService::ReportAction(grpc::CallbackServerCon
   });
 }
 
+grpc::ServerUnaryReactor* LossGaugeService::SetMode(grpc::CallbackServerContext* context, const v1::SetModeRequest* request,
+                                                    v1::SetModeResponse* response) {
+  return Ask(context, response, [&](std::function<void(absl::StatusOr<v1::SetModeResponse>)> done) { api_.SetMode(*request, std::move(done)); });
+}
+
 grpc::ServerUnaryReactor* LossGaugeService::Later(grpc::CallbackServerContext* context,
                                                   std::function<void(grpc::ServerUnaryReactor*)> call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

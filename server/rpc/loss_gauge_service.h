@@ -36,6 +36,7 @@ class LossGaugeService final : public v1::LossGauge::CallbackService {
                                                 v1::Incident* response) override;
   grpc::ServerUnaryReactor* ReportAction(grpc::CallbackServerContext* context, const v1::ReportActionRequest* request,
                                          v1::ReportActionResponse* response) override;
+  grpc::ServerUnaryReactor* SetMode(grpc::CallbackServerContext* context, const v1::SetModeRequest* request, v1::SetModeResponse* response) override;
   grpc::ServerUnaryReactor* ListEvents(grpc::CallbackServerContext* context, const v1::ListEventsRequest* request,
                                        v1::ListEventsResponse* response) override;
   grpc::ServerUnaryReactor* CompareRuns(grpc::CallbackServerContext* context, const v1::CompareRunsRequest* request,

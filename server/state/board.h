@@ -43,9 +43,11 @@ class Mailbox {
   struct Report {
     std::string run;
     LedgerEntry entry;
+    std::string mode;  // not empty: a mode to be set instead ("policy", "advise", "shadow"); only the entry's actor is looked at
   };
   // Called once, on the drain thread, with the outcome; Incident is set for an Acknowledge that succeeded.
   using AcknowledgeDone = std::function<void(absl::Status, const Incident*)>;
+  // `ledger_entries`: for a mode, 1 if shadow is in force now.
   using ReportDone = std::function<void(absl::Status, std::uint64_t ledger_entries)>;
 
   absl::Status Send(Acknowledge request, AcknowledgeDone done);

@@ -53,6 +53,8 @@ class RunJudge {
   // False if there is no such incident.
   virtual bool Acknowledge(const std::string& incident_id, const Acknowledgement& acknowledgement) = 0;
 
+  // "advise" or "shadow", kept with the state, whatever the policy says; "": as the policy says.
+  virtual void SetMode(const std::string& mode) { (void)mode; }
   // Another run had the same as this resolved incident, at the same step of the same data.
   virtual void NameSibling(const std::string& incident_id, const std::string& sibling, TimeNs now_ns) {
     (void)incident_id, (void)sibling, (void)now_ns;

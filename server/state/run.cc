@@ -302,6 +302,12 @@ bool Run::ReplaceJudge(std::unique_ptr<RunJudge> judge) {
   return restored;
 }
 
+std::string Run::SetMode(const std::string& mode, TimeNs now_ns) {
+  judge_->SetMode(mode == "policy" ? "" : mode);
+  dirty_ = judge_dirty_ = true;
+  return judge_->Evaluate(now_ns).mode;
+}
+
 std::uint64_t Run::OnAction(const LedgerEntry& entry, Transaction* out) {
   judge_->OnAction(entry);
   dirty_ = judge_dirty_ = true;

@@ -57,6 +57,7 @@ class Run {
   bool Acknowledge(const std::string& incident_id, const Acknowledgement& acknowledgement, Incident* out);
   // False if the new judge could not read what the old one knew: it then starts clean.
   bool ReplaceJudge(std::unique_ptr<RunJudge> judge);
+  std::string SetMode(const std::string& mode, TimeNs now_ns);
   std::uint64_t OnAction(const LedgerEntry& entry, Transaction* out);
 
   // Joins what may be joined, shows it to the judge, evaluates; appends history to `out`. True if anything changed that a reader could see.

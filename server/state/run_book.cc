@@ -212,6 +212,13 @@ absl::Status RunBook::Acknowledge(const Mailbox::Acknowledge& request, Incident*
   return absl::NotFoundError(absl::StrCat("no run has an incident \"", request.incident_id, "\""));
 }
 
+absl::StatusOr<std::string> RunBook::SetMode(const std::string& run, const std::string& mode) {
+  const auto it = runs_.find(run);
+  if (it == runs_.end()) return absl::NotFoundError(absl::StrCat("no run \"", run, "\""));
+  has_news_ = it->second.has_news = true;
+  return it->second.run->SetMode(mode, now_ns_);
+}
+
 absl::Status RunBook::Report(const Mailbox::Report& report, std::uint64_t* ledger_entries) {
   const auto it = runs_.find(report.run);
   if (it == runs_.end()) return absl::NotFoundError(absl::StrCat("no run \"", report.run, "\""));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/state/board.h"
 #include "server/state/run.h"
 #include "server/state/source.h"
@@ -55,6 +56,9 @@ class RunBook final : public RecordSink, public CursorLookup {
   absl::Status Acknowledge(const Mailbox::Acknowledge& request, Incident* out);
   // NOT_FOUND if there is no such run. RESOURCE_EXHAUSTED: the store cannot write, and too much waits for it already.
   absl::Status Report(const Mailbox::Report& report, std::uint64_t* ledger_entries);
+
+  // As Report. `mode`: "advise", "shadow", or "policy". Returns what is in force now.
+  absl::StatusOr<std::string> SetMode(const std::string& run, const std::string& mode);
 
   void Advance(TimeNs now_ns, const Reachability& reaches);
   void Advance(TimeNs now_ns, bool source_reachable) {

@@ -111,4 +111,9 @@ void ApiRoutes::ReportAction(const std::string& body_untrusted, httplib::Respons
       body_untrusted, reply_timeout_, response, [this](const auto& request, auto done) { api_.ReportAction(request, std::move(done)); });
 }
 
+void ApiRoutes::SetMode(const std::string& body_untrusted, httplib::Response& response) const {
+  Ask<v1::SetModeRequest, v1::SetModeResponse>(
+      body_untrusted, reply_timeout_, response, [this](const auto& request, auto done) { api_.SetMode(request, std::move(done)); });
+}
+
 }  // namespace lossgauge::web

@@ -13,6 +13,7 @@ namespace lossgauge::web {
 
 inline constexpr const char* kAcknowledgePath = "/api/v1/incidents/acknowledge";
 inline constexpr const char* kActionsPath = "/api/v1/actions";
+inline constexpr const char* kModePath = "/api/v1/mode";
 
 // Answers with {"error": ...} and the HTTP status that fits.
 void SetError(const absl::Status& status, httplib::Response& response);
@@ -28,6 +29,7 @@ class ApiRoutes {
   // Waits for the drain thread, at most the reply timeout.
   void Acknowledge(const std::string& body_untrusted, httplib::Response& response) const;
   void ReportAction(const std::string& body_untrusted, httplib::Response& response) const;
+  void SetMode(const std::string& body_untrusted, httplib::Response& response) const;
 
  private:
   const api::Api& api_;

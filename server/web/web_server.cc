@@ -75,6 +75,7 @@ struct WebServer::Running {
     });
     engine.Post(kAcknowledgePath, [this](const httplib::Request& request, httplib::Response& response) { routes.Acknowledge(request.body, response); });
     engine.Post(kActionsPath, [this](const httplib::Request& request, httplib::Response& response) { routes.ReportAction(request.body, response); });
+    engine.Post(kModePath, [this](const httplib::Request& request, httplib::Response& response) { routes.SetMode(request.body, response); });
     engine.set_post_routing_handler([](const httplib::Request&, httplib::Response& response) { SetSecurityHeaders(response); });
     engine.set_error_handler([](const httplib::Request&, httplib::Response& response) {
       // What cpp-httplib refuses by itself: malformed, too long, too large.
@@ -122,7 +123,7 @@ struct WebServer::Running {
 
   // False: a POST that cpp-httplib is to read the body of.
   bool Route(const httplib::Request& request, httplib::Response& response) {
-    const bool post_path = request.path == kAcknowledgePath || request.path == kActionsPath;
+    const bool post_path = request.path == kAcknowledgePath || request.path == kActionsPath || request.path == kModePath;
     const bool wrong_path = request.method == "POST" && !post_path;
     // Of a POST to a path that takes none, the body's type does not matter.
     if (const std::optional<Refusal> refusal = CheckRequest(request, guard); refusal && !(wrong_path && refusal->http_status == 415)) {

@@ -38,6 +38,7 @@ class FakeJudge final : public state::RunJudge {
   }
   void OnPresence(const state::Presence& presence) override { told_->presences.push_back(presence); }
   void OnAction(const state::LedgerEntry&) override { told_->calls.push_back("action"); }
+  void SetMode(const std::string& mode) override { told_->calls.push_back("mode " + mode); }
   bool Acknowledge(const std::string&, const state::Acknowledgement&) override { return false; }
   state::Verdict Evaluate(state::TimeNs now_ns) const override {
     state::Verdict verdict;

@@ -365,6 +365,28 @@ TEST_F(ApiTest, AReportedActionReachesTheLedger) {
   EXPECT_EQ(drain.ledger.at(0).entry.time_ns, kNow);
 }
 
+TEST_F(ApiTest, AModeReachesTheRunAndAWrongOneIsNamed) {
+  FakeDrain drain(mailbox_);
+  Publish(MakeRun("run", 1, 4));
+  const auto ask = [&](const v1::SetModeRequest& request) {
+    std::promise<absl::StatusOr<v1::SetModeResponse>> promise;
+    api_.SetMode(request, [&](absl::StatusOr<v1::SetModeResponse> result) { promise.set_value(std::move(result)); });
+    return promise.get_future().get();
+  };
+  v1::SetModeRequest request;
+  request.set_run("none");
+  EXPECT_EQ(ask(request).status().code(), absl::StatusCode::kNotFound);
+  request.set_run("run");
+  request.set_mode("quiet");
+  EXPECT_THAT(Message(ask(request).status()), HasSubstr("mode: \"quiet\" is none; give advise, shadow or policy"));
+  request.set_mode("shadow");
+  EXPECT_THAT(Message(ask(request).status()), HasSubstr("by: missing"));
+  request.set_by("anna");
+  EXPECT_EQ(ask(request)->mode(), "shadow");
+  EXPECT_EQ(drain.ledger.at(0).mode, "shadow");
+  EXPECT_EQ(drain.ledger.at(0).run, "run");
+}
+
 TEST_F(ApiTest, AFullMailboxIsAnErrorAtOnce) {
   Publish(MakeRun("run", 1, 4));
   v1::ReportActionRequest request;

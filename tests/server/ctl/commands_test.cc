@@ -228,6 +228,15 @@ TEST_F(CtlCommands, ReportingReachesTheLedger) {
   EXPECT_THAT(session.out, HasSubstr("RESTART of demo by slurm is in the ledger, entry 7"));
 }
 
+TEST_F(CtlCommands, AModeIsSetAndSaid) {
+  fake.runs["demo"] = MakeRun("demo", v1::RESTART, "");
+  ASSERT_EQ(session.Run({"mode", "demo", "shadow", "--by=anna"}), 0);
+  EXPECT_EQ(fake.last_mode.run(), "demo");
+  EXPECT_EQ(fake.last_mode.by(), "anna");
+  EXPECT_THAT(session.out, HasSubstr("demo is in mode shadow"));
+  EXPECT_NE(session.Run({"mode", "none", "shadow", "--by=anna"}), 0);
+}
+
 TEST_F(CtlCommands, ARunNameMayLookLikeAFlagAfterTheDashes) {
   fake.runs["--odd"] = MakeRun("--odd", v1::CONTINUE, "");
   EXPECT_EQ(session.Run({"verdict", "--", "--odd"}), 0);

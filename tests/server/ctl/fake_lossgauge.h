@@ -52,6 +52,7 @@ class FakeLossGauge final : public v1::LossGauge::Service {
   v1::CompareRunsRequest last_comparison;
   v1::AcknowledgeIncidentRequest last_acknowledgement;
   v1::ReportActionRequest last_report;
+  v1::SetModeRequest last_mode;
   std::vector<std::uint64_t> watch_tokens;
   std::atomic<int> verdict_watches{0};
 
@@ -151,6 +152,13 @@ class FakeLossGauge final : public v1::LossGauge::Service {
     last_report = *request;
     if (runs.count(request->run()) == 0) return NoRun(request->run());
     answer->set_ledger_entries(7);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status SetMode(grpc::ServerContext*, const v1::SetModeRequest* request, v1::SetModeResponse* answer) override {
+    if (runs.count(request->run()) == 0) return NoRun(request->run());
+    last_mode = *request;
+    answer->set_mode(request->mode() == "policy" ? "advise" : request->mode());
     return grpc::Status::OK;
   }
 

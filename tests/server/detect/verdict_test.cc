@@ -386,6 +386,18 @@ TEST(Verdict, AFreshStartIsNotMeasuredByTheLogitsOfALateStage) {
   EXPECT_FALSE(job.IsOpen(Condition::kLogitBlowup));
 }
 
+TEST(Verdict, AModeSetByAPersonStandsAboveThePolicyAndOverARestart) {
+  JudgeScript job;
+  job.Steps(50, 2.2);
+  job.judge->SetMode("shadow");
+  EXPECT_EQ(job.Verdict().mode, "shadow");
+  job.Restart();
+  EXPECT_EQ(job.Verdict().mode, "shadow");
+  EXPECT_EQ(job.Verdict().policy_version, job.policy.version) << "thresholds are what they were";
+  job.judge->SetMode("");
+  EXPECT_EQ(job.Verdict().mode, "advise");
+}
+
 TEST(Verdict, ShadowModeSaysSo) {
   detect::Policy policy = detect::DefaultPolicies().defaults;
   policy.mode = "shadow";

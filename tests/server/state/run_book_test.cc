@@ -771,6 +771,16 @@ TEST_F(RunBookTest, AnActionIsKeptInTheLedger) {
   EXPECT_EQ(entries, 2u);
 }
 
+TEST_F(RunBookTest, AModeForARunThatIsNotThereIsAnError) {
+  Rank a("run", "1", 0, 1, 1);
+  Add(a);
+  EXPECT_TRUE(book_->SetMode("run", "shadow").ok());
+  EXPECT_EQ(judges_.told("run")->calls.back(), "mode shadow");
+  EXPECT_TRUE(book_->SetMode("run", "policy").ok());
+  EXPECT_EQ(judges_.told("run")->calls.back(), "mode ");
+  EXPECT_EQ(book_->SetMode("none", "shadow").status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(RunBookTest, AVerdictIsWrittenWhenItsSubstanceChanges) {
   Rank a("run", "1", 0, 1, 1);
   Add(a);

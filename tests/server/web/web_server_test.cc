@@ -79,6 +79,8 @@ TEST_F(WebServerTest, EveryCallAnswersAsJson) {
   EXPECT_TRUE(Parse<v1::Incident>(Post("/api/v1/incidents/acknowledge", R"({"id": "00000000deadbeef-5", "by": "anna"})")).acknowledged());
   EXPECT_EQ(
       Parse<v1::ReportActionResponse>(Post("/api/v1/actions", R"({"run": "run", "action": "RESTART", "actor": "slurm"})")).ledger_entries(), 1u);
+  EXPECT_EQ(Parse<v1::SetModeResponse>(Post("/api/v1/mode", R"({"run": "run", "mode": "shadow", "by": "anna"})")).mode(), "shadow");
+  EXPECT_EQ(drain.ledger.back().mode, "shadow");
 }
 
 TEST_F(WebServerTest, ErrorsAreJsonWithAFittingStatus) {
