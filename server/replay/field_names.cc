@@ -92,7 +92,7 @@ constexpr std::array<std::string_view, 22> kNoLoss = {"scale",  "scaler", "scali
                                                       "accuracy", "acc",   "mask",    "fusion", "split", "max",         "min",    "std",    "tokens",  "spiky", "ratio"};
 constexpr std::array<std::string_view, 18> kSide = {"aux",  "auxiliary", "z",     "balance", "balancing", "mtp",    "kl",     "nsp",  "cri",
                                                     "critic", "value",   "entropy", "router", "moe",     "reward", "unsuper", "indexer", "sop"};
-constexpr std::array<std::string_view, 8> kNoNorm = {"max", "param", "params", "clip", "clipping", "weight", "num", "samples"};
+constexpr std::array<std::string_view, 11> kNoNorm = {"max", "param", "params", "clip", "clipping", "weight", "num", "samples", "logit", "hidden", "head"};
 
 FieldName Guess(std::string_view name) {
   const std::vector<std::string_view> words = Words(name);

@@ -98,6 +98,13 @@ TEST(BadInput, WhatALineDoesNotSayIsAbsent) {
   }
 }
 
+TEST(BadInput, NormsOfPartsAreNotTheGradientNorm) {
+  const ReadPoints read = ReadText("step,loss_nats,logit_grad_norm,hidden_grad_norm,head_grad_norm,z_loss_nats,param_norm\n1,3,9,9,9,9,9\n2,3,9,9,9,9,9\n");
+  ASSERT_EQ(read.points.size(), 2u);
+  EXPECT_EQ(read.report.loss_name, "loss_nats");
+  EXPECT_FALSE(read.points[0].grad_norm);
+}
+
 TEST(BadInput, NotFiniteIsALossAndWordsAreNot) {
   const ReadPoints read = ReadText(Lines(1, 3) + "step:4 loss:nan\nstep:5 loss:-inf\nstep:6 loss:1e999\nstep:7 loss:none\nstep:8 loss:info\n" + Lines(9, 9));
   ASSERT_THAT(Steps(read), ::testing::ElementsAre(1, 2, 3, 4, 5, 6, 9));
