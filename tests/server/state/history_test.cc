@@ -273,6 +273,20 @@ TEST_F(HistoryTest, EventsAreKeptInTheirOrder) {
   EXPECT_EQ(rest[0].second.count, 7u);
 }
 
+TEST_F(HistoryTest, FindsAnIncidentByItsIdInItsRunOnly) {
+  Transaction t;
+  Incident& incident = t.incidents.emplace_back();
+  incident.id = "0123-7";
+  incident.run = "r";
+  incident.summary = "young spike";
+  ASSERT_TRUE(store_->Commit(t).ok());
+  const auto found = *store_->reader()->FindIncident("r", "0123-7");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->summary, "young spike");
+  EXPECT_FALSE((*store_->reader()->FindIncident("r", "0123-8")).has_value());
+  EXPECT_FALSE((*store_->reader()->FindIncident("other", "0123-7")).has_value());
+}
+
 TEST_F(HistoryTest, NamesTheRunsItHoldsNewestFirst) {
   Add("older", 0, 9);
   Add("newer", 100, 109);
