@@ -162,10 +162,12 @@ TEST_F(HistoryTest, BeyondItsSizeTheOldestIsThinnedFirstAndDroppedOnlyOnceAllIsT
   ExpectSeamless(young);
   EXPECT_FALSE(young.back().thinned) << "the newest are whole";
 
-  for (std::int64_t step = 200'000; step < 900'000; step += 10'000) {
+  options_.max_bytes = 3 << 17;
+  Open();
+  for (std::int64_t step = 200'000; step < 400'000; step += 10'000) {
     Add("young", step, step + 9'999);
     PruneAll(static_cast<TimeNs>(step + 10'000) * kSecond);
-    ASSERT_LE(store_->bytes(), 3u << 18) << step;
+    ASSERT_LE(store_->bytes(), 3u << 17) << step;
   }
   EXPECT_GT(store_->history_counts().dropped_by_size, 8000u);
   EXPECT_TRUE(Read({.run = "old"}).empty()) << "the oldest went first";
@@ -278,6 +280,7 @@ TEST_F(HistoryTest, FindsAnIncidentByItsIdInItsRunOnly) {
   Incident& incident = t.incidents.emplace_back();
   incident.id = "0123-7";
   incident.run = "r";
+  incident.condition = Condition::kBlip;
   incident.summary = "young spike";
   ASSERT_TRUE(store_->Commit(t).ok());
   const auto found = *store_->reader()->FindIncident("r", "0123-7");
