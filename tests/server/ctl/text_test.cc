@@ -172,7 +172,7 @@ TEST(CommandLine, AWrongWordCannotWriteToTheTerminal) {
 TEST(Completion, OffersCommandsAndFlags) {
   Session session;
   ASSERT_EQ(session.Run({"completion", "bash"}), 0);
-  EXPECT_THAT(session.out, HasSubstr("runs verdict steps incidents explain export compare bundle watch ack report replay dump completion"));
+  EXPECT_THAT(session.out, HasSubstr("runs verdict steps incidents explain export compare bundle watch ack report mode replay dump completion"));
   EXPECT_THAT(session.out, HasSubstr("steps) flags='--attempt= --first= --last= --tail= --ranks --address= --timeout= --json --help'"));
 }
 
