@@ -33,7 +33,8 @@ constexpr std::array<Entry, static_cast<std::size_t>(Condition::kCount)> kRules 
       "The sum of the deviations beyond {level_shift.slack_deviations} reached {level_shift.alarm_deviations}, against a baseline that stands still while "
       "the sum rises. Shifts below {level_shift.floor_nats} nats are only information.",
       "It is over when the loss is back at its old level.",
-      "WATCH from {level_shift.floor_nats} nats on. By itself it never asks for a restart."}},
+      "WATCH from {level_shift.floor_nats} nats on. One that drifts on to {loss.divergence_nats} nats and stays there {loss.unrecovered_steps} steps is a "
+      "divergence, which asks for RESTART; acknowledging it before says that it is meant."}},
     {Condition::kDivergence,
      {"The loss went up and did not come back: the model is most likely damaged.",
       "At least {loss.divergence_nats} nats above the baseline {loss.unrecovered_steps} steps after the onset; a rise that never paused counts after "

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x4a44474c;  // "LGDJ"
 // Raised with every change of the layout: a state of another version is not converted, the judge warms up anew.
-constexpr std::uint32_t kVersion = 9;
+constexpr std::uint32_t kVersion = 10;
 constexpr std::size_t kFrameBytes = 4 + 4 + 8;
 
 }  // namespace

@@ -2,7 +2,9 @@
 //
 // A clipped CUSUM against the median of the last accepted values. While the sum is above zero nothing enters that baseline, so a shift
 // cannot hide by becoming its own reference. The reference is not extrapolated along the trend: a falling loss only makes the test milder,
-// and a convex descent never looks like a shift. The alarm rises with the lag-one correlation of the steps, which a CUSUM mistakes for a shift.
+// and a convex descent never looks like a shift. A sum that starts late finds two deviations within fifteen steps only most of the time, so the
+// sum of the last fifteen is looked at as well: twenty deviations are 5.2 of their own. Both alarms rise with the lag-one correlation of the steps,
+// which would be mistaken for a shift.
 //
 // A shift that grows without ever jumping is a divergence that no rule for spikes sees, because their trend follows it: level_shift becomes
 // divergence (warning) at a nat and six deviations, and critical where divergence_nats and three deviations are kept for unrecovered_steps.
@@ -38,6 +40,7 @@ class LevelShiftDetector {
 
  private:
   static constexpr int kPending = 64;
+  static constexpr int kShort = 15;
   void Take(double loss);
   void FlushPending();
   // `loss_flagged`: an episode of the loss is open, and what grows now is its business.
@@ -51,6 +54,8 @@ class LevelShiftDetector {
   double lag_square_ = 0;
   double previous_deviation_ = 0;
   double sum_ = 0;
+  std::array<double, kShort> short_{};  // the newest deviations, clipped
+  std::int32_t short_count_ = 0;
   std::array<float, kPending> pending_{};
   std::int32_t pending_count_ = 0;
   std::int64_t sum_start_step_ = 0;

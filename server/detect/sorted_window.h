@@ -60,8 +60,7 @@ class SortedWindow {
   // -infinity if empty.
   double Max() const { return size_ == 0 ? -HUGE_VAL : double{sorted_[static_cast<std::size_t>(size_ - 1)]}; }
 
-  // Median of |value - Median()|, by walking outwards from the middle; 0 if empty.
-  // Computed once per change.
+  // Median of |value - Median()|; 0 if empty. Computed once per change.
   double MedianAbsoluteDeviation() const {
     if (size_ == 0) return 0;
     if (deviation_ < 0) deviation_ = ComputeDeviation();
@@ -83,24 +82,30 @@ class SortedWindow {
 
  private:
   double ComputeDeviation() const {
+    const double upper = Distance(size_ / 2);
+    return size_ % 2 == 1 ? upper : 0.5 * (Distance(size_ / 2 - 1) + upper);
+  }
+  // The k-th smallest distance from the median, k from 0. Those below it and those above it are two rising sequences: a binary search finds how many of
+  // the k + 1 smallest come from below.
+  double Distance(int k) const {
     const double median = Median();
-    int low = (size_ - 1) / 2;
-    int high = low + 1;
-    double previous = 0;
-    double current = 0;
-    for (int taken = 0; taken <= size_ / 2; ++taken) {
-      previous = current;
-      const double below = low >= 0 ? median - sorted_[low] : HUGE_VAL;
-      const double above = high < size_ ? sorted_[high] - median : HUGE_VAL;
-      if (below <= above) {
-        current = below;
-        --low;
+    const int below = (size_ - 1) / 2 + 1;
+    const int above = size_ - below;
+    const auto lower = [&](int i) { return median - sorted_[static_cast<std::size_t>(below - 1 - i)]; };
+    const auto higher = [&](int i) { return sorted_[static_cast<std::size_t>(below + i)] - median; };
+    int low = std::max(0, k + 1 - above);
+    int high = std::min(k + 1, below);
+    while (low < high) {
+      const int from_below = (low + high) / 2;
+      if (lower(from_below) < higher(k - from_below)) {
+        low = from_below + 1;
       } else {
-        current = above;
-        ++high;
+        high = from_below;
       }
     }
-    return size_ % 2 == 1 ? current : 0.5 * (previous + current);
+    const double last_below = low > 0 ? lower(low - 1) : 0;
+    const double last_above = k + 1 - low > 0 ? higher(k - low) : 0;
+    return std::max(last_below, last_above);
   }
 
   std::array<float, kCapacity> sorted_{};
