@@ -206,7 +206,7 @@ class Decision {
       if (incident->condition == failure.condition) last = std::max(last, incident->peak_step);
     }
     verdict_.skip = state::StepSpan{good + 1, last};
-    absl::StrAppend(&verdict_.reason, " and skip the data of steps ", good + 1, " to ", last);
+    absl::StrAppend(&verdict_.reason, "; skip the data of steps ", good + 1, " to ", last);
   }
 
   bool HaltOrRestart() {
