@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/detect/producer_watch.h"
+#include "server/detect/verdict_words.h"
 #include "server/state/kinds.h"
 #include "server/state/ring_names.h"
 
@@ -21,73 +22,6 @@ using state::Verdict;
 
 constexpr std::size_t kMaxEvidence = 24;
 constexpr TimeNs kClockSlackNs = 1'000'000'000;  // what a clock may be slewed back while it runs
-
-std::string Duration(TimeNs ns) {
-  const double seconds = static_cast<double>(std::max<TimeNs>(0, ns)) / 1e9;
-  if (seconds < 120) return absl::StrFormat("%.0f s", seconds);
-  if (seconds < 7200) return absl::StrFormat("%.0f min", seconds / 60);
-  return absl::StrFormat("%.1f h", seconds / 3600);
-}
-
-bool AsksForRestart(const Incident& incident) {
-  if (incident.severity != Severity::kCritical) return false;
-  switch (incident.condition) {
-    case Condition::kNonfinite:
-    case Condition::kDivergence:
-    case Condition::kLossCollapse:
-    case Condition::kProducerLost:
-    case Condition::kStall:
-      return true;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
-
-bool DamagesModel(Condition condition) {
-  switch (condition) {
-    case Condition::kNonfinite:
-    case Condition::kDivergence:
-    case Condition::kLossCollapse:
-    case Condition::kLossSpike:
-    case Condition::kGradExplosion:
-    case Condition::kLogitBlowup:
-    case Condition::kIntegrity:
-      return true;
-    default:
-      return false;
-  }
-}
-
-namespace {
-
-// When a condition that is only watched becomes more.
-std::string Escalation(const Incident& incident, const Policy& policy, double median_step_seconds) {
-  const auto steps = [](double count) { return absl::StrFormat("%.0f", count); };
-  switch (incident.condition) {
-    case Condition::kLossSpike:
-      return absl::StrCat("RESTART if the loss is not back ", steps(policy.loss_unrecovered_steps), " steps after step ", incident.onset_step);
-    case Condition::kDivergence:
-      return absl::StrCat("RESTART if it still climbs ", steps(policy.loss_rising_steps), " steps after step ", incident.onset_step, ", or is not back after ",
-                          steps(policy.loss_unrecovered_steps));
-    case Condition::kLevelShift:
-      return absl::StrCat("RESTART if it grows to ", policy.loss_divergence_nats, " nats and stays there ", steps(policy.loss_unrecovered_steps), " steps");
-    case Condition::kNonfinite:
-      return absl::StrCat("RESTART after ", steps(policy.nonfinite_persist_steps), " non-finite steps in a row");
-    case Condition::kIntegrity:
-      return absl::StrCat("HALT after ", steps(policy.integrity_halt_steps), " broken steps of ", steps(policy.integrity_window_steps));
-    case Condition::kStall:
-    case Condition::kFrozen:
-      return absl::StrCat("RESTART after ", Duration(StallLimitNs(policy, median_step_seconds)), " without a step");
-    case Condition::kGradExplosion:
-      return "becomes a loss spike if the loss follows";
-    case Condition::kAccounting:
-      return "never by itself: the policy may say accounting.halts: 1";
-    default:
-      return "";
-  }
-}
 
 class Decision {
  public:
@@ -379,33 +313,6 @@ class Decision {
 };
 
 }  // namespace
-
-std::string ReasonCode(const Incident& incident) {
-  std::string code(state::ConditionName(incident.condition));
-  if (!incident.kind.empty()) absl::StrAppend(&code, "/", incident.kind);
-  return code;
-}
-
-std::optional<Failure> FailureOf(const RunFacts& facts) {
-  const Incident* first = nullptr;
-  for (const Incident* incident : facts.open) {
-    if (!AsksForRestart(*incident) || !incident->hidden_by.empty()) continue;
-    // What damaged the model comes before what ended the job.
-    if (first == nullptr || (DamagesModel(incident->condition) && !DamagesModel(first->condition))) first = incident;
-  }
-  if (first != nullptr) return Failure{first->condition, first->onset_step};
-  if (facts.failed) return Failure{Condition::kCount, facts.last_step};  // no condition seen, but the job's own word
-  return std::nullopt;
-}
-
-std::int64_t LastGoodStep(const RunFacts& facts) {
-  std::int64_t good = facts.last_step;
-  if (facts.damaged_since >= 0) good = std::min(good, facts.damaged_since - 1);
-  for (const Incident* incident : facts.open) {
-    if (DamagesModel(incident->condition) && incident->severity >= Severity::kWarning) good = std::min(good, incident->onset_step - 1);
-  }
-  return std::max<std::int64_t>(-1, good);
-}
 
 Verdict DecideVerdict(const RunFacts& facts, const Policy& policy, TimeNs now_ns) { return Decision(facts, policy, now_ns).Decide(); }
 

@@ -42,6 +42,8 @@ struct RunFacts {
 
 // The parameters themselves are suspect since the onset; for a lost or hanging job they are not.
 bool DamagesModel(state::Condition condition);
+// The incident is critical and of a kind that a restart can help.
+bool AsksForRestart(const state::Incident& incident);
 
 // The incident that damaged the model or ended the job, if one did: the first critical one that asks for a restart. A job that declared its
 // failure without any such incident failed with kCount at its last step.

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/state/rank_progress.h"
 #include "server/state/ring_names.h"
-#include "server/state/run_codec.h"
 
 namespace lossgauge::state {
 namespace {
@@ -322,7 +321,12 @@ void Run::CompareWithEarlier(Attempt* attempt, const StepSummary& step) {
     for (const auto& chunk : recent_.Chunks()) {
       std::copy_if(chunk->begin(), chunk->end(), std::back_inserter(earlier), [&step](const auto& kept) { return kept->step >= step.step; });
     }
-    comparer_.Begin(attempt->name(), earlier, attempt->comparison());
+    std::vector<AttemptSpan> passes;
+    for (const auto& other : attempts_) {
+      const AttemptView view = other->View();
+      if (other.get() != attempt && view.steps > 0) passes.push_back({view.attempt, view.first_step, view.last_step});
+    }
+    comparer_.Begin(attempt->name(), earlier, attempt->comparison(), std::move(passes));
   }
   if (comparer_.OnStep(step)) attempt->set_comparison(*comparer_.result());
 }
@@ -425,73 +429,6 @@ bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, 
   return true;
 }
 
-void Run::AppendRows(TimeNs now_ns, Transaction* out) const {
-  RunRow& row = out->runs.emplace_back();
-  row.run = name_;
-  row.state = RunCodec::Encode(*this);
-  row.judge = judge_->Save();
-  row.updated_ns = now_ns;
-  for (const auto& attempt : attempts_) {
-    for (const auto& slot : attempt->slots()) {
-      if (!slot->dirty || slot->gone) continue;
-      CursorRow& cursor = out->cursors.emplace_back();
-      cursor.segment = slot->info->segment;
-      cursor.run = name_;
-      cursor.attempt = attempt->name();
-      cursor.rank = slot->info->layout.rank;
-      // Samples that wait for their step are not in the store: after a restart they are read again.
-      cursor.next_steps_publication = attempt->OldestPending(cursor.segment, slot->next_steps);
-      cursor.next_events_publication = slot->next_events;
-      for (const ProducerEvent& end : ends_) {
-        if (end.producer->segment == cursor.segment) cursor.next_events_publication = std::min(cursor.next_events_publication, end.publication);
-      }
-      cursor.totals = RunCodec::EncodeSlotTotals(*slot);
-      cursor.updated_ns = now_ns;
-    }
-  }
-}
-
-// The clock may have been set back since they were written: what seems to come from the future would be fresh for ever.
-bool Run::ClampTimes(TimeNs now_ns) {
-  bool clamped = false;
-  const auto clamp = [&](TimeNs* time) {
-    clamped |= *time > now_ns;
-    *time = std::min(*time, now_ns);
-  };
-  clamp(&first_seen_ns_);
-  clamp(&ended_time_ns_);
-  for (const auto& attempt : attempts_) {
-    attempt->ClampTimes(clamp);
-  }
-  return clamped;
-}
-
-bool Run::Restore(const RunRow& row, BookCounters* counters, TimeNs now_ns) {
-  if (!row.state.empty() && !RunCodec::Decode(row.state, this, now_ns)) return false;
-  if (ClampTimes(now_ns)) ++counters->runs_from_future;
-  if (!row.judge.empty() && !judge_->Restore(row.judge).ok()) ++counters->baseline_resets;
-  dirty_ = judge_dirty_ = presence_dirty_ = true;
-  return true;
-}
-
-void Run::RestoreSteps(std::vector<StepSummary> oldest_first, TimeNs now_ns) {
-  const Attempt* newest = Newest();
-  for (StepSummary& step : oldest_first) {
-    if (step.sequence >= next_sequence_) continue;
-    step.receive_time_ns = std::min(step.receive_time_ns, now_ns);
-    auto shared = std::make_shared<const StepSummary>(std::move(step));
-    if (newest != nullptr && shared->attempt == newest->name()) last_step_ = shared;
-    recent_.Push(std::move(shared));
-  }
-}
-
-void Run::MarkCommitted() {
-  dirty_ = false;
-  for (const auto& attempt : attempts_) {
-    for (const auto& slot : attempt->slots()) slot->dirty = false;
-  }
-}
-
 bool Run::HasLiveProducer() const {
   return std::any_of(attempts_.begin(), attempts_.end(), [](const auto& attempt) { return attempt->HasLiveProducer(); });
 }
@@ -511,65 +448,9 @@ std::shared_ptr<ProducerSlot> Run::FindSlot(const SegmentId& segment) const {
   return nullptr;
 }
 
-void Run::SettleRestored() {
-  for (const auto& attempt : attempts_) {
-    for (const auto& slot : attempt->slots()) {
-      if (!slot->gone || !slot->has_liveness || slot->HasEnded()) continue;
-      slot->liveness.producer_state = ProducerState::kLost;
-    }
-  }
-  presence_dirty_ = true;
-}
-
 std::size_t Run::rank_count() const {
   const Attempt* newest = Newest();
   return newest == nullptr ? 0 : newest->ranks().size();
-}
-
-std::shared_ptr<const RunSnapshot> Run::Snapshot(TimeNs now_ns, std::size_t max_recent_steps) {
-  recent_.Trim(max_recent_steps);
-  auto snapshot = std::make_shared<RunSnapshot>();
-  snapshot->run = name_;
-  for (const auto& attempt : attempts_) snapshot->attempts.push_back(attempt->View());
-  if (Attempt* newest = Newest(); newest != nullptr) {
-    bool has_layout = false;
-    snapshot->ranks.reserve(newest->ranks().size());
-    for (const auto& [rank, state] : newest->ranks()) {
-      if (state.slot == nullptr) continue;
-      RankView& view = snapshot->ranks.emplace_back();
-      view.rank = rank;
-      view.producer = state.slot->info;
-      view.liveness = state.slot->liveness;
-      if (view.liveness.producer == nullptr) view.liveness.producer = state.slot->info;
-      view.last_sample = state.last_sample;
-      view.step_seconds = state.step_seconds;
-      view.max_60s = state.windows.Maxima(now_ns);
-      view.totals = rank_totals_[rank];
-      view.last_record_time_ns = state.last_record_time_ns;
-      if (!has_layout) snapshot->layout = state.slot->info->layout;
-      has_layout = true;
-    }
-  }
-  snapshot->recent_steps = recent_.Chunks();
-  snapshot->last_step = last_step_;
-  snapshot->next_sequence = next_sequence_;
-  snapshot->incidents = incidents_;
-  snapshot->incident_counters = incident_counters_;
-  snapshot->verdict = verdict_;
-  snapshot->verdict_changes = verdict_changes_;
-  snapshot->phase = phase_;
-  snapshot->ended = ended_;
-  snapshot->failed = failed_;
-  snapshot->first_seen_ns = first_seen_ns_;
-  snapshot->ended_time_ns = ended_time_ns_;
-  snapshot->last_checkpoint = last_checkpoint_;
-  snapshot->evaluation_loss_nats = evaluation_loss_nats_;
-  snapshot->evaluation_step = evaluation_step_;
-  snapshot->mode = verdict_.mode;
-  snapshot->policy = judge_->policy();
-  snapshot->totals = totals_;
-  snapshot->max_60s = windows_.Maxima(now_ns);
-  return snapshot;
 }
 
 }  // namespace lossgauge::state
