@@ -41,6 +41,10 @@ void ToMessage(const state::AttemptComparison& comparison, v1::AttemptComparison
   message->set_data(std::string(state::DataMatchName(comparison.data)));
   if (comparison.first_different_data_step) message->set_first_different_data_step(*comparison.first_different_data_step);
   message->set_data_offset_steps(comparison.data_offset_steps);
+  if (comparison.nonfinite_step) message->set_nonfinite_step(*comparison.nonfinite_step);
+  message->set_not_compared(comparison.not_compared);
+  if (comparison.first_not_compared_step) message->set_first_not_compared_step(*comparison.first_not_compared_step);
+  if (comparison.last_not_compared_step) message->set_last_not_compared_step(*comparison.last_not_compared_step);
   message->set_text(ValidUtf8(state::Describe(comparison)));
 }
 

@@ -14,6 +14,8 @@ constexpr std::size_t kSameDataWindow = 8;
 constexpr double kSameDataDeviations = 0.5;
 constexpr double kOtherDataDeviations = 2;
 
+bool IsFinite(const StepSummary& step) { return step.nonfinite_rows == 0 && step.loss_nats && std::isfinite(*step.loss_nats); }
+
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -27,6 +29,7 @@ std::string_view LossMatchName(LossMatch match) {
     case LossMatch::kEqual: return "equal";
     case LossMatch::kWithinNoise: return "within_noise";
     case LossMatch::kDiverged: return "diverged";
+    case LossMatch::kUnknown: return "unknown";
   }
   return "";
 }
@@ -41,7 +44,9 @@ std::string_view DataMatchName(DataMatch match) {
   return "";
 }
 
-std::string Describe(const AttemptComparison& c) {
+namespace {
+
+std::string DescribeLoss(const AttemptComparison& c) {
   std::string text = absl::StrFormat("steps %d to %d ", c.first_step, c.last_step);
   switch (c.loss) {
     case LossMatch::kEqual:
@@ -54,10 +59,32 @@ std::string Describe(const AttemptComparison& c) {
       absl::StrAppend(&text, ")");
       break;
     case LossMatch::kDiverged:
-      absl::StrAppend(&text, "left those of attempt '", c.with_attempt, "' at step ", c.diverged_step.value_or(c.first_step),
-                      absl::StrFormat(" (on average %+.3g nats, noise %.2g)", c.mean_difference_nats, c.noise_nats));
+      absl::StrAppend(&text, "left those of attempt '", c.with_attempt, "' at step ", c.diverged_step.value_or(c.first_step), " (");
+      if (c.steps > 0) absl::StrAppend(&text, absl::StrFormat("on average %+.3g nats, noise %.2g", c.mean_difference_nats, c.noise_nats));
+      if (c.nonfinite_step) absl::StrAppend(&text, c.steps > 0 ? "; " : "", "step ", *c.nonfinite_step, " is not finite and was before");
+      absl::StrAppend(&text, ")");
+      break;
+    case LossMatch::kUnknown:
+      absl::StrAppend(&text, "have no loss to compare with that of attempt '", c.with_attempt, "'");
       break;
   }
+  return text;
+}
+
+std::string DescribeNotCompared(const AttemptComparison& c) {
+  const std::int64_t first = c.first_not_compared_step.value_or(0), last = c.last_not_compared_step.value_or(0);
+  const std::string which = first == last ? absl::StrCat("step ", first)
+                            : c.not_compared == static_cast<std::uint64_t>(last - first) + 1
+                                ? absl::StrCat("steps ", first, " to ", last)
+                                : absl::StrCat(c.not_compared, " of steps ", first, " to ", last);
+  return absl::StrCat(which, " could not be compared with attempt '", c.with_attempt, "' (no longer in memory, or without a finite loss)");
+}
+
+}  // namespace
+
+std::string Describe(const AttemptComparison& c) {
+  if (c.last_step < c.first_step) return DescribeNotCompared(c);
+  std::string text = DescribeLoss(c);
   switch (c.data) {
     case DataMatch::kUnknown: break;
     case DataMatch::kSame: absl::StrAppend(&text, "; the data loader resumed where it should"); break;
@@ -69,17 +96,19 @@ std::string Describe(const AttemptComparison& c) {
       absl::StrAppend(&text, "; other data since step ", c.first_different_data_step.value_or(c.first_step));
       break;
   }
+  if (c.not_compared > 0) absl::StrAppend(&text, "; ", DescribeNotCompared(c));
   return text;
 }
 
 void AttemptComparer::Begin(const std::string& attempt, const std::vector<std::shared_ptr<const StepSummary>>& earlier,
-                            const std::optional<AttemptComparison>& so_far) {
+                            const std::optional<AttemptComparison>& so_far, std::vector<AttemptSpan> passes) {
   *this = AttemptComparer();
   attempt_ = attempt;
   result_ = so_far;
+  passes_ = std::move(passes);
   for (const auto& step : earlier) {
     if (step->attempt == attempt || step->thinned != nullptr) continue;
-    earlier_[step->step] = {step->attempt, step->loss_nats, step->target_fingerprint, step->mask_fingerprint, step->unmasked_tokens};
+    earlier_[step->step] = {step->attempt, step->loss_nats, IsFinite(*step), step->target_fingerprint, step->mask_fingerprint, step->unmasked_tokens};
   }
   std::vector<double> jumps;
   const Pass* previous = nullptr;
@@ -121,7 +150,7 @@ void AttemptComparer::CompareLoss(const StepSummary& step, double before) {
   AttemptComparison& c = *result_;
   const double difference = *step.loss_nats - before;
   ++c.steps;
-  c.last_step = step.step;
+  if (c.loss == LossMatch::kUnknown) c.loss = LossMatch::kEqual;
   c.mean_difference_nats += (difference - c.mean_difference_nats) / static_cast<double>(c.steps);
   if (std::fabs(difference) > std::fabs(c.largest_difference_nats)) {
     c.largest_difference_nats = difference;
@@ -150,20 +179,50 @@ void AttemptComparer::CompareLoss(const StepSummary& step, double before) {
   }
 }
 
-bool AttemptComparer::OnStep(const StepSummary& step) {
-  const auto at = earlier_.find(step.step);
-  if (at == earlier_.end()) return false;
-  const Pass& before = at->second;
-  const bool has_loss = step.loss_nats && std::isfinite(*step.loss_nats) && before.loss_nats && std::isfinite(*before.loss_nats);
-  if (!has_loss) return false;
+void AttemptComparer::MarkNonfinite(std::int64_t step) {
+  AttemptComparison& c = *result_;
+  if (!c.nonfinite_step) c.nonfinite_step = step;
+  if (!c.first_unequal_step) c.first_unequal_step = step;
+  if (c.loss == LossMatch::kDiverged) return;
+  c.loss = LossMatch::kDiverged;
+  c.diverged_step = step;
+}
+
+AttemptComparison* AttemptComparer::Result(const std::string& with_attempt) {
   if (!result_) {
     result_.emplace();
-    result_->first_step = step.step;
     result_->noise_nats = noise_nats_;
   }
-  result_->with_attempt = before.attempt;
+  result_->with_attempt = with_attempt;
+  return &*result_;
+}
+
+bool AttemptComparer::OnStep(const StepSummary& step) {
+  const auto not_compared = [&step](AttemptComparison* c) {
+    ++c->not_compared;
+    if (!c->first_not_compared_step) c->first_not_compared_step = step.step;
+    c->last_not_compared_step = step.step;
+  };
+  const auto at = earlier_.find(step.step);
+  if (at == earlier_.end()) {
+    const auto pass = std::find_if(passes_.rbegin(), passes_.rend(),
+                                   [&step](const AttemptSpan& span) { return span.first_step <= step.step && step.step <= span.last_step; });
+    if (pass == passes_.rend()) return false;
+    not_compared(Result(pass->attempt));
+    return true;
+  }
+  const Pass& before = at->second;
+  AttemptComparison* c = Result(before.attempt);
+  if (c->last_step < c->first_step) c->first_step = step.step;
+  c->last_step = step.step;
   CompareData(step, before);
-  CompareLoss(step, *before.loss_nats);
+  if (before.all_finite && (step.nonfinite_rows > 0 || (step.loss_nats && !std::isfinite(*step.loss_nats)))) {
+    MarkNonfinite(step.step);
+  } else if (step.loss_nats && std::isfinite(*step.loss_nats) && before.loss_nats && std::isfinite(*before.loss_nats)) {
+    CompareLoss(step, *before.loss_nats);
+  } else {
+    not_compared(c);
+  }
   return true;
 }
 

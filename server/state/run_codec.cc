@@ -10,7 +10,7 @@
 namespace lossgauge::state {
 namespace {
 
-constexpr std::uint64_t kRunVersion = 3;  // 1: attempts without declared name and generation; 2: without comparison
+constexpr std::uint64_t kRunVersion = 4;  // 1: attempts without declared name and generation; 2: without comparison; 3: without what it could not compare
 constexpr std::uint64_t kSlotVersion = 1;
 
 template <class Value, class Write>
@@ -42,14 +42,18 @@ void WriteComparison(const AttemptComparison& c, ByteWriter* w) {
   w->U64(static_cast<std::uint64_t>(c.data));
   WriteOptionalI64(c.first_different_data_step, w);
   w->I64(c.data_offset_steps);
+  WriteOptionalI64(c.nonfinite_step, w);
+  w->U64(c.not_compared);
+  WriteOptionalI64(c.first_not_compared_step, w);
+  WriteOptionalI64(c.last_not_compared_step, w);
 }
-AttemptComparison ReadComparison(ByteReader* r) {
+AttemptComparison ReadComparison(std::uint64_t version, ByteReader* r) {
   AttemptComparison c;
   c.with_attempt = r->String();
   c.first_step = r->I64();
   c.last_step = r->I64();
   c.steps = r->U64();
-  c.loss = static_cast<LossMatch>(std::min(r->U64(), static_cast<std::uint64_t>(LossMatch::kDiverged)));
+  c.loss = static_cast<LossMatch>(std::min(r->U64(), static_cast<std::uint64_t>(LossMatch::kUnknown)));
   c.first_unequal_step = ReadOptionalI64(r);
   c.diverged_step = ReadOptionalI64(r);
   c.mean_difference_nats = r->F64();
@@ -59,6 +63,11 @@ AttemptComparison ReadComparison(ByteReader* r) {
   c.data = static_cast<DataMatch>(std::min(r->U64(), static_cast<std::uint64_t>(DataMatch::kDifferent)));
   c.first_different_data_step = ReadOptionalI64(r);
   c.data_offset_steps = r->I64();
+  if (version < 4) return c;
+  c.nonfinite_step = ReadOptionalI64(r);
+  c.not_compared = r->U64();
+  c.first_not_compared_step = ReadOptionalI64(r);
+  c.last_not_compared_step = ReadOptionalI64(r);
   return c;
 }
 
@@ -234,7 +243,7 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
     attempt->view_.last_step = r.I64();
     attempt->view_.steps = r.U64();
     attempt->view_.resumed_after_step = ReadOptionalI64(&r);
-    if (version >= 3 && r.Bool()) attempt->view_.comparison = ReadComparison(&r);
+    if (version >= 3 && r.Bool()) attempt->view_.comparison = ReadComparison(version, &r);
     attempt->first_seen_ns_ = r.I64();
     attempt->last_joined_ = ReadOptionalI64(&r);
     attempt->highest_ = attempt->last_joined_;

@@ -101,18 +101,90 @@ TEST_F(Comparison, WithoutFingerprintsNothingIsSaidOfTheData) {
   EXPECT_EQ(Describe(Result()).find("loader"), std::string::npos);
 }
 
-TEST_F(Comparison, NanStepsAreLeftOutOnBothSides) {
-  StepSummary bad = Step("1", 250, 250);
-  bad.loss_nats = NAN;
-  earlier_.push_back(std::make_shared<const StepSummary>(bad));
+// As the join makes it: a step without a finite row has no loss at all.
+StepSummary Nonfinite(const std::string& attempt, std::int64_t step) {
+  StepSummary s = Step(attempt, step, step);
+  s.loss_nats.reset();
+  s.nonfinite_rows = 512;
+  return s;
+}
+
+TEST_F(Comparison, AStepThatIsNotFiniteAndWasBeforeIsADivergenceAtOnce) {
+  for (int s = 240; s < 260; ++s) comparer_.OnStep(s == 255 ? Nonfinite("2", s) : Step("2", s, s));
+  EXPECT_EQ(Result().loss, LossMatch::kDiverged);
+  EXPECT_EQ(Result().diverged_step, 255);
+  EXPECT_EQ(Result().nonfinite_step, 255);
+  EXPECT_EQ(Result().first_unequal_step, 255);
+  EXPECT_EQ(Result().last_step, 259);
+  EXPECT_EQ(Result().steps, 19u);
+  EXPECT_EQ(Result().mean_difference_nats, 0);
+  EXPECT_EQ(Result().not_compared, 0u);
+  EXPECT_NE(Describe(Result()).find("left those of attempt '1' at step 255 (on average +0 nats"), std::string::npos) << Describe(Result());
+  EXPECT_NE(Describe(Result()).find("step 255 is not finite and was before)"), std::string::npos) << Describe(Result());
+}
+
+TEST_F(Comparison, SoIsOneOfWhichOnlySomeRowsAreOrWhoseLossSaysSoItself) {
+  AttemptComparer rows;
+  rows.Begin("2", earlier_, std::nullopt);
+  StepSummary some = Step("2", 250, 250);
+  some.nonfinite_rows = 1;
+  rows.OnStep(some);
+  EXPECT_EQ(rows.result()->diverged_step, 250);
+  StepSummary infinite = Step("2", 250, 250);
+  infinite.loss_nats = INFINITY;
+  comparer_.OnStep(infinite);
+  EXPECT_EQ(Result().diverged_step, 250);
+  EXPECT_EQ(Result().steps, 0u);
+  EXPECT_EQ(Describe(Result()),
+            "steps 250 to 250 left those of attempt '1' at step 250 (step 250 is not finite and was before); the data loader resumed where it should");
+}
+
+TEST_F(Comparison, StepsWithoutAFiniteLossTellOfTheDataAllTheSame) {
+  for (int s = 250; s < 260; ++s) earlier_.push_back(std::make_shared<const StepSummary>(Nonfinite("1", s)));
   comparer_.Begin("2", earlier_, std::nullopt);
-  for (int s = 240; s < 260; ++s) {
-    StepSummary step = Step("2", s, s);
-    if (s == 255) step.loss_nats = INFINITY;
-    comparer_.OnStep(step);
+  for (int s = 250; s < 258; ++s) {
+    StepSummary step = Nonfinite("2", s);
+    if (s == 254) step.target_fingerprint += 100'000;
+    EXPECT_TRUE(comparer_.OnStep(step));
+    if (s == 253) {
+      EXPECT_EQ(Result().data, DataMatch::kSame);
+    }
   }
-  EXPECT_EQ(Result().steps, 18u);
+  EXPECT_EQ(Result().data, DataMatch::kDifferent);
+  EXPECT_EQ(Result().first_different_data_step, 254);
+  EXPECT_EQ(Result().loss, LossMatch::kUnknown) << "neither pass has one";
+  EXPECT_EQ(Result().not_compared, 8u);
+}
+
+TEST_F(Comparison, AStepThatWasNotFiniteBeforeIsNotComparedAndSaidSo) {
+  earlier_.push_back(std::make_shared<const StepSummary>(Nonfinite("1", 250)));
+  comparer_.Begin("2", earlier_, std::nullopt);
+  for (int s = 240; s < 260; ++s) comparer_.OnStep(Step("2", s, s));
+  EXPECT_EQ(Result().steps, 19u);
   EXPECT_EQ(Result().loss, LossMatch::kEqual);
+  EXPECT_EQ(Result().first_not_compared_step, 250);
+  EXPECT_EQ(Describe(Result()),
+            "steps 240 to 259 equal those of attempt '1' to the last bit; the data loader resumed where it should; step 250 could not be compared with "
+            "attempt '1' (no longer in memory, or without a finite loss)");
+}
+
+TEST_F(Comparison, WhatAnEarlierAttemptWentThroughButIsNoLongerInMemoryIsSaid) {
+  earlier_.erase(earlier_.begin(), earlier_.begin() + 200);
+  comparer_.Begin("2", earlier_, std::nullopt, {{"0", 0, 49}, {"1", 0, 299}});
+  for (int s = 100; s < 150; ++s) EXPECT_TRUE(comparer_.OnStep(Step("2", s, s)));
+  EXPECT_EQ(Result().loss, LossMatch::kUnknown);
+  EXPECT_EQ(Result().with_attempt, "1");
+  EXPECT_LT(Result().last_step, Result().first_step);
+  EXPECT_EQ(Describe(Result()), "steps 100 to 149 could not be compared with attempt '1' (no longer in memory, or without a finite loss)");
+  for (int s = 150; s < 320; ++s) comparer_.OnStep(Step("2", s, s));
+  EXPECT_EQ(Result().first_step, 200);
+  EXPECT_EQ(Result().last_step, 299);
+  EXPECT_EQ(Result().steps, 100u);
+  EXPECT_EQ(Result().not_compared, 100u) << "what nobody went through before is not missed";
+  EXPECT_EQ(Result().first_not_compared_step, 100);
+  EXPECT_EQ(Result().last_not_compared_step, 199);
+  EXPECT_EQ(Result().loss, LossMatch::kEqual);
+  EXPECT_NE(Describe(Result()).find("; steps 100 to 199 could not be compared with attempt '1'"), std::string::npos) << Describe(Result());
 }
 
 TEST_F(Comparison, GoesOnAfterARestartOfTheObserver) {
