@@ -169,6 +169,41 @@ test('incidents are listed with explanation and acknowledgement, and marked on t
   assert.equal(await page.locator('#ranges [aria-pressed=true]').count(), 0);
 });
 
+test('the story of an open incident stays while its numbers change, and is asked for again only when more changes', async () => {
+  addRunWithSteps('demo', 100);
+  const incident = {id: 'i-1', condition: 'loss_spike', severity: 'WARNING', open: true, onsetStep: '40', peakStep: '42', lastStep: '60',
+    summary: 'Loss rose.', evidence: [{name: 'rise', value: 2.41, unit: 'nats/token'}]};
+  const other = {id: 'i-0', condition: 'blip', severity: 'INFO', open: false, onsetStep: '10', lastStep: '11', summary: 'A blip.', resolvedTime: '2026-03-04T05:06:07Z'};
+  const change = (...incidents) => {
+    fake.setIncidents('demo', incidents);
+    fake.setVerdict('demo', {action: 'WATCH', reason: `spike ${Math.random()}`});  // a change of verdict fetches the incidents
+  };
+  const asked = () => fake.requests.filter((url) => url.startsWith('/api/v1/explain')).length;
+  await open();
+  await hasText('#curves-note', 'steps 0 to 99');
+  change(incident, other);
+  await hasText('#incidents', 'steps 40 to 60');
+  await page.locator('#incidents summary').first().click();
+  await hasText('#incidents', 'The story of i-1.');
+  assert.equal(asked(), 1);
+  await page.evaluate(() => {
+    window.kept = {story: document.querySelector('.incident-story section'), other: document.querySelector('#incidents details[data-id=i-0]')};
+  });
+  for (const step of ['61', '62', '63']) {
+    change({...incident, lastStep: step, evidence: [{name: 'rise', value: 2.5, unit: 'nats/token'}]}, other);
+    await hasText('#incidents', `steps 40 to ${step}`);
+  }
+  await page.waitForTimeout(300);  // a toggle of what was made open comes later
+  assert.equal(asked(), 1);
+  assert.ok(await page.evaluate(() => window.kept.story.isConnected && document.querySelector('#incidents details[open]').contains(window.kept.story)));
+  assert.ok(await page.evaluate(() => window.kept.other.isConnected), 'what did not change was not made anew');
+  change({...incident, lastStep: '63', open: false, resolvedTime: '2026-03-04T05:06:07Z'}, other);
+  await hasText('#incidents', 'resolved');
+  await until(() => !window.kept.story.isConnected);
+  await hasText('#incidents', 'The story of i-1.');
+  assert.equal(asked(), 2);
+});
+
 test('dragging over a curve zooms all of them and a double click shows everything again', async () => {
   addRunWithSteps('demo', 200);
   await open();

@@ -10,6 +10,10 @@ export function numbered(incidents) {
   return ordered.map((incident, index) => ({...incident, number: index + 1}));
 }
 
+// What the server's story of an incident depends on; its numbers go on changing while it is open.
+const substance = ({condition, kind, severity, open, hiddenBy, acknowledged, acknowledgedBy, acknowledgedComment, onsetStep, resolvedTime, rank}) =>
+  JSON.stringify([condition, kind, severity, open, hiddenBy, acknowledged, acknowledgedBy, acknowledgedComment, onsetStep, resolvedTime, rank]);
+
 export class IncidentList {
   // `explain` gives a promise of the server's explanation of an incident.
   constructor(onChosen, explain) {
@@ -17,6 +21,7 @@ export class IncidentList {
     this.onChosen = onChosen;
     this.explain = explain;
     this.shown = '';
+    this.entries = new Map();  // of those shown, by run and id: {incident, shown, item, details, story: {node, told}}
   }
 
   update(incidents) {
@@ -25,35 +30,61 @@ export class IncidentList {
     this.shown = shown;
     const open = incidents.filter((incident) => incident.open && !incident.hiddenBy).length;
     setText(byId('incidents-note'), incidents.length === 0 ? '' : `${open} open, ${incidents.length} in all`);
-    const expanded = new Set([...this.root.querySelectorAll('details[open]')].map((one) => one.dataset.id));
     const focused = document.activeElement?.closest?.('#incidents details')?.dataset.id;
     const urgency = (incident) => (incident.open ? 0 : 10) + (incident.hiddenBy ? 5 : 0) + SEVERITIES.indexOf(severityOf(incident));
     const ordered = [...incidents].sort((a, b) => urgency(a) - urgency(b) || b.number - a.number).slice(0, SHOWN);
-    this.root.replaceChildren(...ordered.map((incident) => this.entry(incident, incidents, expanded.has(incident.id))));
-    if (ordered.length === 0) this.root.append(element('li', {class: 'plain'}, 'None.'));
-    for (const details of this.root.querySelectorAll('details')) {
-      if (details.dataset.id === focused) details.querySelector('summary').focus({preventScroll: true});
+    const before = this.entries;
+    this.entries = new Map();
+    for (const incident of ordered) {
+      const key = `${incident.run ?? ''}\n${incident.id}`;
+      this.entries.set(key, this.renewed(before.get(key), incident, incidents));
+    }
+    const items = [...this.entries.values()].map((entry) => entry.item);
+    if (items.length === 0) items.push(element('li', {class: 'plain'}, 'None.'));
+    // What did not move stays where it is: focus, selection and the place read in it with it.
+    if (items.length !== this.root.children.length || items.some((item, index) => item !== this.root.children[index])) this.root.replaceChildren(...items);
+    for (const entry of this.entries.values()) {
+      if (entry.details.dataset.id === focused && !entry.details.contains(document.activeElement)) {
+        entry.details.querySelector('summary').focus({preventScroll: true});
+      }
+      if (entry.details.open) this.tell(entry);
     }
   }
 
-  // The story as the server tells it; what the list shows anyway is not told again.
-  async tell(incident, story) {
+  // The entry as it was where nothing of it changed; else a new one around the same story, open if it was.
+  renewed(entry, incident, all) {
+    const root = all.find((one) => one.id === incident.hiddenBy);
+    const shown = JSON.stringify([incident, root?.number]);
+    if (entry?.shown === shown) return entry;
+    const next = {incident, shown, story: entry?.story ?? {node: element('div', {class: 'incident-story'}), told: ''}};
+    this.build(next, root, entry?.details.open ?? false);
+    return next;
+  }
+
+  // The story as the server tells it; what the list shows anyway is not told again. What was told stays until there is another.
+  async tell({incident, story}) {
+    const wanted = substance(incident);
+    if (story.told === wanted) return;
+    story.told = wanted;
+    const say = (...nodes) => {
+      if (story.told === wanted) story.node.replaceChildren(...nodes);
+    };
     try {
       const {parts = []} = await this.explain(incident);
       const told = parts.filter((part) => part.title !== 'Evidence');
-      story.replaceChildren(...told.map((part) => element('section', {}, element('h4', {}, part.title),
-        ...(part.lines ?? []).map((line) => element('p', {}, line)))));
+      say(...told.map((part) => element('section', {}, element('h4', {}, part.title), ...(part.lines ?? []).map((line) => element('p', {}, line)))));
     } catch (error) {
-      if (error.name !== 'AbortError') story.replaceChildren(element('p', {class: 'plain'}, 'No explanation could be had.'));
+      if (error.name !== 'AbortError') say(element('p', {class: 'plain'}, 'No explanation could be had.'));
+      if (story.told === wanted) story.told = '';  // asked again when it is opened again, or the list changes
     }
   }
 
-  entry(incident, all, expanded) {
+  build(entry, root, expanded) {
+    const {incident, story} = entry;
     const severity = severityOf(incident);
     const first = Number(incident.onsetStep ?? 0);
     const last = Number(incident.lastStep ?? first);
     const where = first === last ? `step ${integer(first)}` : `steps ${integer(first)} to ${integer(last)}`;
-    const root = all.find((one) => one.id === incident.hiddenBy);
     const states = [
       incident.open ? 'open' : 'resolved',
       incident.hiddenBy ? `symptom of ${root ? `#${root.number}` : incident.hiddenBy}` : '',
@@ -76,13 +107,13 @@ export class IncidentList {
     add('id', incident.id ?? '');
     const show = element('button', {type: 'button'}, 'Show on the curves');
     show.addEventListener('click', () => this.onChosen(first, last));
-    const story = element('div', {class: 'incident-story'});
     const details = element('details', {'data-id': incident.id, open: expanded}, summary,
-      element('p', {class: 'incident-summary'}, incident.summary ?? ''), facts, story, show);
+      element('p', {class: 'incident-summary'}, incident.summary ?? ''), facts, story.node, show);
     details.addEventListener('toggle', () => {
-      if (details.open) this.tell(incident, story);
+      if (details.open) this.tell(entry);
     });
     const tone = `severity-${severity.toLowerCase()}${incident.open ? '' : ' resolved'}${incident.hiddenBy ? ' symptom' : ''}`;
-    return element('li', {class: tone}, details);
+    entry.details = details;
+    entry.item = element('li', {class: tone}, details);
   }
 }
