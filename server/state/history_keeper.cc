@@ -16,9 +16,6 @@ constexpr std::int64_t kRowsPerCall = 1024;        // about 5 ms
 constexpr std::int64_t kBytesPerCall = 1 << 20;    // steps of a thousand ranks take 30 kB each
 constexpr std::int64_t kRowsPerLook = 8;           // what looking at a run costs, in rows
 constexpr std::int64_t kSweepEveryNs = std::int64_t{60} * 1'000'000'000;
-constexpr int kKeptVerdicts = 10'000;   // per run
-constexpr int kKeptIncidents = 10'000;  // per run, resolved ones
-constexpr int kKeptEvents = 10'000;     // per run
 
 }  // namespace
 
@@ -29,24 +26,19 @@ absl::Status HistoryKeeper::Prepare() {
       {&statements_.oldest_step, "SELECT receive_ns FROM steps WHERE run_id=?1 ORDER BY sequence LIMIT 1"},
       {&statements_.oldest_thinned, "SELECT receive_ns FROM thinned WHERE run_id=?1 ORDER BY sequence LIMIT 1"},
       {&statements_.read_steps, "SELECT sequence,receive_ns,data FROM steps WHERE run_id=?1 ORDER BY sequence LIMIT ?2"},
+      // Their size without reading them.
+      {&statements_.size_steps, "SELECT sequence,receive_ns,length(data) FROM steps WHERE run_id=?1 ORDER BY sequence LIMIT ?2"},
       {&statements_.drop_steps, "DELETE FROM steps WHERE run_id=?1 AND sequence<=?2"},
       {&statements_.put_thinned, "INSERT OR REPLACE INTO thinned VALUES(?1,?2,?3,?4,?5,?6)"},
       {&statements_.drop_thinned_to, "SELECT sequence,receive_ns,data FROM thinned WHERE run_id=?1 ORDER BY sequence LIMIT ?2"},
       {&statements_.drop_one_thinned, "DELETE FROM thinned WHERE run_id=?1 AND sequence<=?2"},
-      {&statements_.trim_verdicts,
-       "DELETE FROM verdicts WHERE run_id=?1 AND id<=(SELECT id FROM verdicts WHERE run_id=?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"},
-      {&statements_.trim_incidents,
-       "DELETE FROM incidents WHERE run_id=?1 AND open=0 AND onset_ns<=(SELECT onset_ns FROM incidents WHERE run_id=?1 AND open=0 ORDER "
-       "BY onset_ns DESC LIMIT 1 OFFSET ?2)"},
-      {&statements_.trim_events,
-       "DELETE FROM events WHERE run_id=?1 AND id<=(SELECT id FROM events WHERE run_id=?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"},
   };
   for (const auto& [statement, sql] : wanted) {
     auto prepared = Statement::Prepare(database_, sql);
     if (!prepared.ok()) return prepared.status();
     *statement = *std::move(prepared);
   }
-  return absl::OkStatus();
+  return extras_.Prepare();
 }
 
 absl::StatusOr<bool> HistoryKeeper::Work(TimeNs now_ns) {
@@ -70,6 +62,7 @@ absl::Status HistoryKeeper::WorkWithin(TimeNs now_ns, bool* more) {
   if (!is_sweeping_ && now_ns >= next_sweep_ns_) {
     is_sweeping_ = true;
     swept_to_ = 0;
+    swept_part_ = 0;
     next_sweep_ns_ = now_ns + kSweepEveryNs;
   }
   if (now_ns + kSweepEveryNs < next_sweep_ns_) next_sweep_ns_ = now_ns;  // the clock was set back
@@ -89,20 +82,44 @@ absl::Status HistoryKeeper::Sweep(TimeNs now_ns, bool* more) {
     if (!*row) {
       statements_.runs_after.Reset();
       is_sweeping_ = false;
-      return DropOldRuns(now_ns - options_.max_age_ns);
+      return absl::OkStatus();
     }
     const std::int64_t run_id = statements_.runs_after.ColumnInt(0);
     statements_.runs_after.Reset();
     bool again = false;
     if (auto status = KeepAge(run_id, now_ns, &again); !status.ok()) return status;
-    if (!again) swept_to_ = run_id;
+    if (again) continue;
+    swept_to_ = run_id;
+    swept_part_ = 0;
   }
   *more = true;
   return absl::OkStatus();
 }
 
+// Part by part, each at least begun in its call, so that a run larger than a call's work gets on.
 absl::Status HistoryKeeper::KeepAge(std::int64_t run_id, TimeNs now_ns, bool* more) {
   rows_left_ -= kRowsPerLook;
+  if (swept_part_ == 0) {
+    if (auto status = KeepSteps(run_id, now_ns); !status.ok()) return status;
+    if (HasBudget()) swept_part_ = 1;
+  }
+  for (; swept_part_ <= RunExtras::kKinds; ++swept_part_) {
+    *more = !HasBudget();
+    if (*more) return absl::OkStatus();
+    const auto again = extras_.Trim(run_id, swept_part_ - 1, &rows_left_);
+    *more = again.ok() && *again;
+    if (!again.ok() || *more) return again.status();
+  }
+  *more = !HasBudget();
+  if (*more) return absl::OkStatus();
+  const auto fate = extras_.DropRunIfOld(run_id, now_ns - options_.max_age_ns, &rows_left_);
+  if (!fate.ok()) return fate.status();
+  *more = *fate == RunExtras::Fate::kIsGoing;
+  if (*fate == RunExtras::Fate::kIsGone) on_runs_dropped_();  // a run that comes back gets a new row
+  return absl::OkStatus();
+}
+
+absl::Status HistoryKeeper::KeepSteps(std::int64_t run_id, TimeNs now_ns) {
   const TimeNs too_old = now_ns - options_.max_age_ns;
   const TimeNs old = now_ns - std::min(options_.full_age_ns, options_.max_age_ns);
   const auto dropped = DropThinned(run_id, too_old);
@@ -116,10 +133,6 @@ absl::Status HistoryKeeper::KeepAge(std::int64_t run_id, TimeNs now_ns, bool* mo
     if (!thinned.ok()) return thinned.status();
     has_thinned = *thinned;
   }
-  *more = !HasBudget();
-  if (auto status = statements_.trim_verdicts.Int(1, run_id).Int(2, kKeptVerdicts).Run(); !status.ok()) return status;
-  if (auto status = statements_.trim_incidents.Int(1, run_id).Int(2, kKeptIncidents).Run(); !status.ok()) return status;
-  if (auto status = statements_.trim_events.Int(1, run_id).Int(2, kKeptEvents).Run(); !status.ok()) return status;
   runs_.erase(run_id);  // looked at afresh: steps may have come that make a bucket whole
   return Look(run_id);
 }
@@ -218,7 +231,7 @@ absl::StatusOr<bool> HistoryKeeper::ThinOne(std::int64_t run_id, std::optional<T
 }
 
 absl::StatusOr<std::uint64_t> HistoryKeeper::DropSteps(std::int64_t run_id, std::optional<TimeNs> before_ns) {
-  auto& read = statements_.read_steps;
+  auto& read = statements_.size_steps;
   // Without an age: as little as helps, and looked at again.
   read.Int(1, run_id).Int(2, before_ns ? std::max<std::int64_t>(rows_left_, 1) : kStepsPerRow);
   std::int64_t last = -1;
@@ -230,6 +243,8 @@ absl::StatusOr<std::uint64_t> HistoryKeeper::DropSteps(std::int64_t run_id, std:
     if (!row.ok() || !*row || (before_ns && read.ColumnInt(1) >= *before_ns)) break;
     last = read.ColumnInt(0);
     ++rows;
+    bytes_left_ -= read.ColumnInt(2);
+    if (bytes_left_ <= 0) break;
   }
   read.Reset();
   rows_left_ -= static_cast<std::int64_t>(rows);
@@ -250,8 +265,11 @@ absl::StatusOr<std::uint64_t> HistoryKeeper::DropThinned(std::int64_t run_id, st
     if (!row.ok() || !*row || (before_ns && read.ColumnInt(1) >= *before_ns)) break;
     last = read.ColumnInt(0);
     --rows_left_;
-    const auto step = DecodeStep(read.ColumnBytes(2));
+    const std::string_view data = read.ColumnBytes(2);
+    const auto step = DecodeStep(data);
     steps += step && step->thinned ? step->thinned->steps : 1;
+    bytes_left_ -= static_cast<std::int64_t>(data.size());
+    if (bytes_left_ <= 0) break;
   }
   read.Reset();
   if (status.ok() && last >= 0) status = statements_.drop_one_thinned.Int(1, run_id).Int(2, last).Run();
@@ -277,33 +295,6 @@ absl::Status HistoryKeeper::Look(std::int64_t run_id) {
   oldest.whole = *whole;
   oldest.thinned = *thinned;
   if (!*whole && !*thinned) runs_.erase(run_id);
-  return absl::OkStatus();
-}
-
-// Runs of which nothing was written since `before_ns` and no step is left, with all that hangs on them.
-absl::Status HistoryKeeper::DropOldRuns(TimeNs before_ns) {
-  auto old = Statement::Prepare(database_,
-                                "SELECT id FROM runs WHERE updated_ns<?1 AND NOT EXISTS(SELECT 1 FROM steps WHERE run_id=runs.id) AND NOT "
-                                "EXISTS(SELECT 1 FROM thinned WHERE run_id=runs.id) LIMIT 100");
-  if (!old.ok()) return old.status();
-  old->Int(1, before_ns);
-  std::vector<std::int64_t> ids;
-  for (auto more = old->Next();; more = old->Next()) {
-    if (!more.ok()) return more.status();
-    if (!*more) break;
-    ids.push_back(old->ColumnInt(0));
-  }
-  old->Reset();
-  if (ids.empty()) return absl::OkStatus();
-  on_runs_dropped_();  // a run that comes back gets a new row
-  for (const char* sql : {"DELETE FROM ledger WHERE run_id=?1", "DELETE FROM verdicts WHERE run_id=?1", "DELETE FROM incidents WHERE run_id=?1",
-                          "DELETE FROM events WHERE run_id=?1", "DELETE FROM runs WHERE id=?1"}) {
-    auto drop = Statement::Prepare(database_, sql);
-    if (!drop.ok()) return drop.status();
-    for (const std::int64_t id : ids) {
-      if (auto status = drop->Int(1, id).Run(); !status.ok()) return status;
-    }
-  }
   return absl::OkStatus();
 }
 
