@@ -50,8 +50,11 @@ absl::StatusOr<Page<Item>> ReadShifting(const PagePosition& start, int size, con
         return Page<Item>{std::move(*items), static_cast<std::uint64_t>(from) + 1};
       }
       from += static_cast<int>(anchor - items->begin()) + 1;
-      items = read(size + 1, from);
+      items = read(size + 2, from);
       if (!items.ok()) return items.status();
+      // Damaged items, which take a place but are not among these, had the anchor come before where it is.
+      const auto again = std::find_if(items->begin(), items->end(), [&](const Item& item) { return key(item) == start.anchor; });
+      if (again != items->end()) items->erase(items->begin(), again + 1);
       return Page<Item>{std::move(*items), static_cast<std::uint64_t>(from)};
     }
   }

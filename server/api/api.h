@@ -36,7 +36,8 @@ class Api {
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) const;
   absl::StatusOr<v1::ListIncidentsResponse> ListIncidents(const v1::ListIncidentsRequest& request) const;
   absl::StatusOr<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request) const;
-  absl::StatusOr<v1::Comparison> CompareRuns(const v1::CompareRunsRequest& request) const;
+  // Looks at up to 600 000 rows: `is_cancelled`, where given, is asked every 500, and ends it with CANCELLED.
+  absl::StatusOr<v1::Comparison> CompareRuns(const v1::CompareRunsRequest& request, const std::function<bool()>& is_cancelled = nullptr) const;
   absl::StatusOr<v1::Explanation> Explain(const v1::ExplainRequest& request) const;
 
   // `done` is called once, on the drain thread when it comes round, or at once if the request is refused. If the drain thread has stopped,

@@ -1,5 +1,6 @@
 // Calls that are answered from the history: what the job told, two runs side by side, and the story of a run.
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,16 +56,19 @@ ComparedStep ToCompared(const state::StepSummary& step) {
 }
 
 absl::StatusOr<std::vector<ComparedStep>> ReadCompared(const state::RunSnapshot& run, state::HistoryReader* history, const std::string& attempt,
-                                                       const v1::CompareRunsRequest& request) {
+                                                       const v1::CompareRunsRequest& request,
+                                                       const std::function<bool()>& is_cancelled) {
   state::StepQuery query;
   query.run = run.run;
   query.attempt = attempt;
   query.thinned = true;
+  query.without_ranks = true;
   query.limit = kStepsPerRead;
   if (request.has_first_step()) query.first_step = request.first_step();
   if (request.has_last_step()) query.last_step = request.last_step();
   std::vector<ComparedStep> steps;
   while (true) {
+    if (is_cancelled && is_cancelled()) return absl::CancelledError("nobody waits for this comparison any more");
     const absl::StatusOr<StepList> page = ReadAfter(run, history, query);
     if (!page.ok()) return page.status();
     for (const auto& step : *page) steps.push_back(ToCompared(*step));
@@ -94,28 +98,24 @@ absl::StatusOr<v1::ListEventsResponse> Api::ListEvents(const v1::ListEventsReque
   if (!start.ok()) return start.status();
   v1::ListEventsResponse response;
   if (history_ == nullptr) return response;
-  const auto events = history_->ReadEvents((*run)->run, static_cast<std::int64_t>(start->position), *size + 1);
-  if (!events.ok()) return events.status();
-  for (const auto& [id, event] : *events) {
-    if (response.events_size() == *size) {
-      response.set_next_page_token(MakePageToken(query, {static_cast<std::uint64_t>(response.events(*size - 1).id()), 0}));
-      break;
-    }
-    ToMessage(id, event, response.add_events());
-  }
+  const auto page = history_->ReadEvents((*run)->run, static_cast<std::int64_t>(start->position), *size);
+  if (!page.ok()) return page.status();
+  for (const auto& [id, event] : page->events) ToMessage(id, event, response.add_events());
+  response.set_damaged(page->damaged);
+  if (page->more) response.set_next_page_token(MakePageToken(query, {static_cast<std::uint64_t>(page->last_id), 0}));
   return response;
 }
 
-absl::StatusOr<v1::Comparison> Api::CompareRuns(const v1::CompareRunsRequest& request) const {
+absl::StatusOr<v1::Comparison> Api::CompareRuns(const v1::CompareRunsRequest& request, const std::function<bool()>& is_cancelled) const {
   if (absl::Status status = Check(request); !status.ok()) return status;
   const auto snapshot = board_.Get();
   const auto a = RequireKnownRun(*snapshot, history_.get(), request.a());
   if (!a.ok()) return Named("a", a.status());
   const auto b = RequireKnownRun(*snapshot, history_.get(), request.b());
   if (!b.ok()) return Named("b", b.status());
-  auto steps_a = ReadCompared(**a, history_.get(), request.attempt_a(), request);
+  auto steps_a = ReadCompared(**a, history_.get(), request.attempt_a(), request, is_cancelled);
   if (!steps_a.ok()) return Named("a", steps_a.status());
-  auto steps_b = ReadCompared(**b, history_.get(), request.attempt_b(), request);
+  auto steps_b = ReadCompared(**b, history_.get(), request.attempt_b(), request, is_cancelled);
   if (!steps_b.ok()) return Named("b", steps_b.status());
   v1::Comparison response = CompareSteps(*std::move(steps_a), *std::move(steps_b));
   response.set_a(ValidUtf8((*a)->run));

@@ -73,7 +73,9 @@ grpc::ServerUnaryReactor* LossGaugeService::ListEvents(grpc::CallbackServerConte
 
 grpc::ServerUnaryReactor* LossGaugeService::CompareRuns(grpc::CallbackServerContext* context, const v1::CompareRunsRequest* request,
                                                         v1::Comparison* response) {
-  return Later(context, [=, this](grpc::ServerUnaryReactor* reactor) { Answer(api_.CompareRuns(*request), response, reactor); });
+  return Later(context, [=, this](grpc::ServerUnaryReactor* reactor) {
+    Answer(api_.CompareRuns(*request, [context] { return context->IsCancelled(); }), response, reactor);
+  });
 }
 
 grpc::ServerUnaryReactor* LossGaugeService::Explain(grpc::CallbackServerContext* context, const v1::ExplainRequest* request,
@@ -110,8 +112,12 @@ grpc::ServerUnaryReactor* LossGaugeService::SetMode(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* LossGaugeService::Later(grpc::CallbackServerContext* context,
                                                   std::function<void(grpc::ServerUnaryReactor*)> call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  // Request and response live until the reactor is finished, so the task may use them.
-  if (!context_.executor.TryPost([call = std::move(call), reactor] { call(reactor); })) {
+  // Request, response and context live until the reactor is finished, so the task may use them.
+  const auto run = [call = std::move(call), context, reactor] {
+    if (!context->IsCancelled()) return call(reactor);
+    reactor->Finish({grpc::StatusCode::CANCELLED, "the call ended while it waited for history"});  // for nobody, but the reactor must finish
+  };
+  if (!context_.executor.TryPost(run)) {
     reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls are waiting for history; try again a little later"});
   }
   return reactor;

@@ -13,7 +13,8 @@
 namespace lossgauge::state {
 
 std::string EncodeStep(const StepSummary& step);
-std::optional<StepSummary> DecodeStep(std::string_view bytes);
+// `with_ranks` false: rank_steps stays empty, and what stands there is not looked at.
+std::optional<StepSummary> DecodeStep(std::string_view bytes, bool with_ranks = true);
 // The attempt alone, a good deal cheaper; "" for what is no step.
 std::string PeekStepAttempt(std::string_view bytes);
 

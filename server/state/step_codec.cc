@@ -112,7 +112,7 @@ std::string PeekStepAttempt(std::string_view bytes) {
   return in.String();
 }
 
-std::optional<StepSummary> DecodeStep(std::string_view bytes) {
+std::optional<StepSummary> DecodeStep(std::string_view bytes, bool with_ranks) {
   ByteReader in(bytes);
   const std::uint64_t version = in.U64();
   if (version != kVersion && version != kThinnedVersion) return std::nullopt;
@@ -139,6 +139,8 @@ std::optional<StepSummary> DecodeStep(std::string_view bytes) {
     place.value = in.F64();
     step.*field = place;
   }
+  // Thinned rows have none.
+  if (!with_ranks && version == kVersion) return in.ok() ? std::optional(std::move(step)) : std::nullopt;
   const std::size_t ranks = in.Count();
   for (std::size_t i = 0; i < ranks && in.ok(); ++i) {
     RankSummary& rank = step.rank_steps.emplace_back();

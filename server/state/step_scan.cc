@@ -74,7 +74,7 @@ absl::Status ScanSteps(sqlite3* database, bool thinned, const StepQuery& query, 
       return absl::ResourceExhaustedError(absl::StrCat("run ", query.run, ": attempt ", query.attempt, " is not among ", kMaxLookedAt,
                                                        " steps looked at; give a range of steps or a place to begin"));
     }
-    auto step = DecodeStep(data);
+    auto step = DecodeStep(data, !query.without_ranks);
     if (!step) return absl::DataLossError(absl::StrCat("a step of run ", query.run, " in history cannot be decoded"));
     steps->push_back(*std::move(step));
     misses = 0;

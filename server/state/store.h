@@ -43,6 +43,7 @@ struct StepQuery {
   std::uint64_t after_sequence = 0;
   int limit = 1000;
   bool newest_first = false;
+  bool without_ranks = false;  // leaves StepSummary::rank_steps empty: of a step of thousands of ranks nearly all the work and memory
   bool thinned = false;  // give rows of thinned steps too (StepSummary::thinned); those that overlap a range of steps count as in it
 };
 
@@ -83,18 +84,25 @@ struct StoredRun {
   TimeNs updated_ns = 0;
 };
 
+// A page of so many rows; a damaged one takes its place in it, though nothing of it can be shown.
+struct EventPage {
+  std::vector<std::pair<std::int64_t, ProducerEvent>> events;  // rising ids; of the producer, run, attempt and rank are known
+  std::int64_t last_id = 0;                                    // of the last row, where the next page begins after
+  std::uint64_t damaged = 0;
+  bool more = false;  // rows follow
+};
+
 class HistoryReader {
  public:
   virtual ~HistoryReader() = default;
   // Rising sequence, or falling if newest_first. Thread-safe. RESOURCE_EXHAUSTED: the attempt's steps were not found among the first
   // 200 000 rows looked at; steps or a sequence to begin after narrow it.
   virtual absl::StatusOr<std::vector<StepSummary>> ReadSteps(const StepQuery& query) = 0;
+  // Of incidents and verdicts, damaged ones are passed over: fewer than `limit` were found only if there are no more.
   virtual absl::StatusOr<std::vector<Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) = 0;
   virtual absl::StatusOr<std::optional<Incident>> FindIncident(const std::string& run, const std::string& id) = 0;
   virtual absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) = 0;  // newest first
-  // Rising ids, each with its event: of the producer, run, attempt and rank are known.
-  virtual absl::StatusOr<std::vector<std::pair<std::int64_t, ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,
-                                                                                         int limit) = 0;
+  virtual absl::StatusOr<EventPage> ReadEvents(const std::string& run, std::int64_t after_id, int limit) = 0;
   virtual absl::StatusOr<std::vector<LedgerEntry>> ReadLedger(const std::string& run) = 0;  // oldest first
   virtual absl::StatusOr<std::vector<StoredRun>> ReadRuns(int limit) = 0;                   // newest first
   virtual absl::StatusOr<std::optional<StoredRun>> FindRun(const std::string& run) = 0;

@@ -20,8 +20,7 @@ class SqliteReader final : public HistoryReader {
   absl::StatusOr<std::vector<Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) override;
   absl::StatusOr<std::optional<Incident>> FindIncident(const std::string& run, const std::string& id) override;
   absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) override;
-  absl::StatusOr<std::vector<std::pair<std::int64_t, ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,
-                                                                                 int limit) override;
+  absl::StatusOr<EventPage> ReadEvents(const std::string& run, std::int64_t after_id, int limit) override;
   absl::StatusOr<std::vector<LedgerEntry>> ReadLedger(const std::string& run) override;
   absl::StatusOr<std::vector<StoredRun>> ReadRuns(int limit) override;
   absl::StatusOr<std::optional<StoredRun>> FindRun(const std::string& run) override;
@@ -78,15 +77,17 @@ absl::StatusOr<std::vector<StepSummary>> SqliteReader::ReadSteps(const StepQuery
 absl::StatusOr<std::vector<Incident>> SqliteReader::ReadIncidents(const std::string& run, bool open_only, int limit, int offset) {
   std::lock_guard lock(mutex_);
   auto statement = Prepare(absl::StrCat("SELECT data FROM incidents WHERE run_id=(SELECT id FROM runs WHERE name=?1)",
-                                        open_only ? " AND open=1" : "", " ORDER BY onset_ns DESC, id DESC LIMIT ?2 OFFSET ?3"));
+                                        open_only ? " AND open=1" : "", " ORDER BY onset_ns DESC, id DESC LIMIT -1 OFFSET ?2"));
   if (!statement.ok()) return statement.status();
-  statement->Text(1, run).Int(2, limit).Int(3, offset);
+  statement->Text(1, run).Int(2, offset);
   std::vector<Incident> incidents;
-  for (auto row = statement->Next();; row = statement->Next()) {
+  while (static_cast<int>(incidents.size()) < limit) {
+    const auto row = statement->Next();
     if (!row.ok()) return row.status();
-    if (!*row) return incidents;
+    if (!*row) break;
     if (auto incident = DecodeIncident(statement->ColumnBytes(0))) incidents.push_back(*std::move(incident));
   }
+  return incidents;
 }
 
 absl::StatusOr<std::optional<Incident>> SqliteReader::FindIncident(const std::string& run, const std::string& id) {
@@ -102,28 +103,37 @@ absl::StatusOr<std::optional<Incident>> SqliteReader::FindIncident(const std::st
 absl::StatusOr<std::vector<Verdict>> SqliteReader::ReadVerdicts(const std::string& run, int limit, int offset) {
   std::lock_guard lock(mutex_);
   auto statement = Prepare(
-      "SELECT data FROM verdicts WHERE run_id=(SELECT id FROM runs WHERE name=?1) ORDER BY id DESC LIMIT ?2 OFFSET ?3");
+      "SELECT data FROM verdicts WHERE run_id=(SELECT id FROM runs WHERE name=?1) ORDER BY id DESC LIMIT -1 OFFSET ?2");
   if (!statement.ok()) return statement.status();
-  statement->Text(1, run).Int(2, limit).Int(3, offset);
+  statement->Text(1, run).Int(2, offset);
   std::vector<Verdict> verdicts;
-  for (auto row = statement->Next();; row = statement->Next()) {
+  while (static_cast<int>(verdicts.size()) < limit) {
+    const auto row = statement->Next();
     if (!row.ok()) return row.status();
-    if (!*row) return verdicts;
+    if (!*row) break;
     if (auto verdict = DecodeVerdict(statement->ColumnBytes(0))) verdicts.push_back(*std::move(verdict));
   }
+  return verdicts;
 }
 
-absl::StatusOr<std::vector<std::pair<std::int64_t, ProducerEvent>>> SqliteReader::ReadEvents(const std::string& run, std::int64_t after_id,
-                                                                                             int limit) {
+absl::StatusOr<EventPage> SqliteReader::ReadEvents(const std::string& run, std::int64_t after_id, int limit) {
   std::lock_guard lock(mutex_);
   auto statement = Prepare("SELECT id,data FROM events WHERE run_id=(SELECT id FROM runs WHERE name=?1) AND id>?2 ORDER BY id LIMIT ?3");
   if (!statement.ok()) return statement.status();
-  statement->Text(1, run).Int(2, after_id).Int(3, limit);
-  std::vector<std::pair<std::int64_t, ProducerEvent>> events;
-  for (auto row = statement->Next();; row = statement->Next()) {
+  statement->Text(1, run).Int(2, after_id).Int(3, std::int64_t{limit} + 1);
+  EventPage page;
+  page.last_id = after_id;
+  for (int rows = 0;; ++rows) {
+    const auto row = statement->Next();
     if (!row.ok()) return row.status();
-    if (!*row) return events;
-    if (auto event = DecodeEvent(statement->ColumnBytes(1))) events.emplace_back(statement->ColumnInt(0), *std::move(event));
+    page.more = *row && rows == limit;
+    if (!*row || page.more) return page;
+    page.last_id = statement->ColumnInt(0);
+    if (auto event = DecodeEvent(statement->ColumnBytes(1))) {
+      page.events.emplace_back(page.last_id, *std::move(event));
+    } else {
+      ++page.damaged;
+    }
   }
 }
 

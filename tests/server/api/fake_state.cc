@@ -10,6 +10,7 @@ namespace lossgauge::testing {
 
 absl::StatusOr<std::vector<state::StepSummary>> FakeHistory::ReadSteps(const state::StepQuery& query) {
   ++reads;
+  if (on_read_steps) on_read_steps();
   std::lock_guard lock(mutex);
   if (!error.ok()) return error;
   std::vector<state::StepSummary> found;
@@ -62,16 +63,23 @@ absl::StatusOr<std::vector<state::Verdict>> FakeHistory::ReadVerdicts(const std:
   return found;
 }
 
-absl::StatusOr<std::vector<std::pair<std::int64_t, state::ProducerEvent>>> FakeHistory::ReadEvents(const std::string& run, std::int64_t after_id,
-                                                                                                   int limit) {
+absl::StatusOr<state::EventPage> FakeHistory::ReadEvents(const std::string& run, std::int64_t after_id, int limit) {
   std::lock_guard lock(mutex);
   if (!error.ok()) return error;
-  std::vector<std::pair<std::int64_t, state::ProducerEvent>> found;
-  for (std::size_t i = 0; i < events.size() && static_cast<int>(found.size()) < limit; ++i) {
-    const auto id = static_cast<std::int64_t>(i) + 1;
-    if (id > after_id && events[i].producer->run == run) found.emplace_back(id, events[i]);
+  state::EventPage page;
+  page.last_id = after_id;
+  for (std::size_t i = static_cast<std::size_t>(after_id); i < events.size(); ++i) {
+    if (events[i].producer != nullptr && events[i].producer->run != run) continue;
+    page.more = limit-- == 0;
+    if (page.more) break;
+    page.last_id = static_cast<std::int64_t>(i) + 1;
+    if (events[i].producer == nullptr) {
+      ++page.damaged;
+    } else {
+      page.events.emplace_back(page.last_id, events[i]);
+    }
   }
-  return found;
+  return page;
 }
 
 absl::StatusOr<std::vector<state::LedgerEntry>> FakeHistory::ReadLedger(const std::string&) {

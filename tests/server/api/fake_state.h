@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,8 +38,7 @@ class FakeHistory final : public state::HistoryReader {
   absl::StatusOr<std::vector<state::Incident>> ReadIncidents(const std::string& run, bool open_only, int limit, int offset) override;
   absl::StatusOr<std::optional<state::Incident>> FindIncident(const std::string& run, const std::string& id) override;
   absl::StatusOr<std::vector<state::Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) override;
-  absl::StatusOr<std::vector<std::pair<std::int64_t, state::ProducerEvent>>> ReadEvents(const std::string& run, std::int64_t after_id,
-                                                                                        int limit) override;
+  absl::StatusOr<state::EventPage> ReadEvents(const std::string& run, std::int64_t after_id, int limit) override;
   absl::StatusOr<std::vector<state::LedgerEntry>> ReadLedger(const std::string& run) override;
   absl::StatusOr<std::vector<state::StoredRun>> ReadRuns(int limit) override;
   absl::StatusOr<std::optional<state::StoredRun>> FindRun(const std::string& run) override;
@@ -47,9 +47,10 @@ class FakeHistory final : public state::HistoryReader {
   std::vector<state::StepSummary> steps;       // rising sequence
   std::vector<state::Incident> incidents;      // newest first
   std::vector<state::Verdict> verdicts;        // newest first
-  std::vector<state::ProducerEvent> events;    // as they came
+  std::vector<state::ProducerEvent> events;    // as they came; one without a producer is damaged
   std::vector<state::LedgerEntry> ledger;
   std::vector<state::StoredRun> runs;          // newest first
+  std::function<void()> on_read_steps;         // called before each ReadSteps, without the mutex
   absl::Status error;                          // given instead of an answer, if not OK
   std::atomic<int> reads{0};
 };

@@ -92,7 +92,7 @@ TEST_F(HistoryApi, ARunThatIsOnlyInTheHistoryCanBeLookedAt) {
   history_->steps = {MakeStep(1, 0, 2.0), MakeStep(2, 1, 2.0)};
   history_->incidents = {MakeIncident("1-1", state::Condition::kBlip, false)};
   history_->incidents[0].run = "past";
-  history_->events = {{.producer = nullptr}};
+  history_->events.resize(1);
   auto producer = std::make_shared<state::ProducerInfo>();
   producer->run = "past";
   history_->events[0].producer = producer;
@@ -155,6 +155,40 @@ TEST_F(HistoryApi, EventsComeInPagesWithTheirKinds) {
   EXPECT_EQ(page->events(0).phase(), "evaluation");
   EXPECT_FALSE(page->events(0).has_step());
   EXPECT_EQ(page->next_page_token(), "");
+}
+
+TEST_F(HistoryApi, DamagedEventsAreCountedAndEndNoListEarly) {
+  Publish({MakeRun("run", 1, 4)});
+  auto producer = std::make_shared<state::ProducerInfo>();
+  producer->run = "run";
+  for (int i = 0; i < 7; ++i) history_->events.push_back({.producer = i == 1 || i == 2 || i == 3 ? nullptr : producer, .step = i});
+  v1::ListEventsRequest request;
+  request.set_run("run");
+  request.set_page_size(2);
+  std::vector<std::int64_t> steps;
+  std::uint64_t damaged = 0;
+  int pages = 0;
+  do {
+    const auto page = api_.ListEvents(request);
+    ASSERT_TRUE(page.ok()) << page.status();
+    for (const auto& event : page->events()) steps.push_back(event.step());
+    damaged += page->damaged();
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty() && ++pages < 20);
+  EXPECT_THAT(steps, ::testing::ElementsAre(0, 4, 5, 6));
+  EXPECT_EQ(damaged, 3u);
+}
+
+TEST_F(HistoryApi, AComparisonEndsOnceNobodyWaitsForIt) {
+  Publish({MakeRun("a", 5001, 5004), MakeRun("b", 5001, 5004)});
+  for (std::uint64_t i = 1; i <= 5000; ++i) history_->steps.push_back(MakeStep(i, static_cast<std::int64_t>(i) - 1, 2.5));
+  v1::CompareRunsRequest request;
+  request.set_a("a");
+  request.set_b("b");
+  const auto ended = api_.CompareRuns(request, [this] { return history_->reads >= 3; });
+  EXPECT_EQ(ended.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(history_->reads, 3) << "of 20 that it takes";
+  EXPECT_EQ(api_.CompareRuns(request, [] { return false; })->compared(), 5004u);
 }
 
 TEST_F(HistoryApi, APolicyIsThatOfTheRunsJudge) {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -231,6 +232,69 @@ TEST_F(GrpcServerTest, AnAnswerThatNeverComesEndsTheCall) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(server_->open_streams(), 0u);
   FakeDrain late(mailbox_);  // its answer finds nobody
+}
+
+// One history thread, and a gate that holds back all reads of steps.
+class GrpcHistoryTest : public testing::RpcFixture {
+ protected:
+  void SetUp() override {
+    GrpcOptions options = Options();
+    options.history_threads = 1;
+    StartServer(options);
+    history_->on_read_steps = [this] {
+      if (history_->reads == 1) has_begun_.set_value();
+      gate_.wait();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a comparison of a second, if nothing ends it
+    };
+  }
+  // Once the only thread has come to it, all before it is over.
+  void AwaitIdle() {
+    v1::ListEventsRequest events;
+    events.set_run("a");
+    v1::ListEventsResponse none;
+    grpc::ClientContext context;
+    EXPECT_TRUE(Client()->ListEvents(&context, events, &none).ok());
+  }
+  std::promise<void> has_begun_, open_;
+  const std::shared_future<void> gate_ = open_.get_future().share();
+};
+
+TEST_F(GrpcHistoryTest, AComparisonEndsWhenItsCallerLeaves) {
+  Publish({MakeRun("a", 50'001, 50'004), MakeRun("b", 50'001, 50'004)});
+  for (std::uint64_t i = 1; i <= 50'000; ++i) history_->steps.push_back(MakeStep(i, static_cast<std::int64_t>(i) - 1, 2.5));
+  v1::CompareRunsRequest request;
+  request.set_a("a");
+  request.set_b("b");
+  v1::Comparison response;
+  grpc::ClientContext context;
+  grpc::Status status;
+  const auto client = Client();
+  std::thread caller([&] { status = client->CompareRuns(&context, request, &response); });
+  has_begun_.get_future().wait();
+  context.TryCancel();
+  caller.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  open_.set_value();
+  AwaitIdle();
+  EXPECT_LT(history_->reads, 100) << "of 202";
+}
+
+TEST_F(GrpcHistoryTest, NothingIsReadForACallWhoseDeadlinePassedInTheQueue) {
+  Publish({MakeRun("a", 5, 8)});
+  v1::ListStepsRequest request;
+  request.set_run("a");
+  v1::ListStepsResponse first_response, response;
+  grpc::ClientContext first_context, context;
+  const auto client = Client();
+  std::thread first([&] { EXPECT_TRUE(client->ListSteps(&first_context, request, &first_response).ok()); });
+  has_begun_.get_future().wait();
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  EXPECT_EQ(client->ListSteps(&context, request, &response).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the server's own clock may be a little later
+  open_.set_value();
+  first.join();
+  AwaitIdle();
+  EXPECT_EQ(history_->reads, 1);
 }
 
 int OpenDescriptors() {

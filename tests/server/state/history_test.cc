@@ -82,6 +82,52 @@ class HistoryTest : public ::testing::Test {
       EXPECT_EQ(first, rows[i - 1].sequence + 1);
     }
   }
+  // So many of each that hang on a run, oldest first; ids of incidents and texts of events count from 0.
+  void AddExtras(const std::string& run, int verdicts, int incidents, int events, TimeNs updated_ns) {
+    auto producer = std::make_shared<ProducerInfo>();
+    producer->run = run;
+    Transaction t;
+    for (int i = 0; i < verdicts; ++i) t.verdicts.emplace_back(run, Verdict{.last_step = i});
+    for (int i = 0; i < incidents; ++i) {
+      Incident& incident = t.incidents.emplace_back();
+      incident.id = run + "-" + std::to_string(i);
+      incident.run = run;
+      incident.condition = Condition::kBlip;
+      incident.onset_time_ns = i * kSecond;
+      incident.open = i == 0;
+    }
+    for (int i = 0; i < events; ++i) t.events.emplace_back(run, ProducerEvent{.producer = producer, .kind = LG_EVENT_NOTE, .text = std::to_string(i)});
+    t.runs.push_back({run, "s", "j", updated_ns});
+    ASSERT_TRUE(store_->Commit(t).ok());
+  }
+  // Rows of everything but steps.
+  std::int64_t CountExtras() {
+    std::int64_t rows = 0;
+    sqlite3* database = nullptr;
+    EXPECT_EQ(sqlite3_open_v2((directory_ + "/lossgauge.db").c_str(), &database, SQLITE_OPEN_READONLY, nullptr), SQLITE_OK);
+    for (const char* table : {"verdicts", "incidents", "events", "ledger"}) {
+      sqlite3_exec(database, (std::string("SELECT count(*) FROM ") + table).c_str(), [](void* sum, int, char** values, char**) {
+        *static_cast<std::int64_t*>(sum) += std::stoll(values[0]);
+        return 0;
+      }, &rows, nullptr);
+    }
+    sqlite3_close(database);
+    return rows;
+  }
+  // As PruneAll; no call may take away more than a call's worth.
+  int PruneInPieces(TimeNs now_ns) {
+    std::int64_t before = CountExtras();
+    for (int calls = 1; calls < 10'000; ++calls) {
+      const auto more = store_->Prune(now_ns);
+      EXPECT_TRUE(more.ok()) << more.status();
+      const std::int64_t after = CountExtras();
+      EXPECT_LE(before - after, 1024);
+      if (!more.ok() || !*more || before - after > 1024) return calls;
+      before = after;
+    }
+    ADD_FAILURE() << "never done";
+    return 0;
+  }
   std::string directory_;
   StoreOptions options_;
   std::unique_ptr<Store> store_;
@@ -193,6 +239,53 @@ TEST_F(HistoryTest, StepsOfManyRanksAreBoundedByBytes) {
   EXPECT_EQ(CountSteps(Read({.limit = 1000})), 256u);
 }
 
+TEST_F(HistoryTest, StepsOfManyRanksAreDroppedInPiecesToo) {
+  Add("r", 0, 255, "a", 0, 4096);
+  const auto more = store_->Prune(200'000 * kSecond);
+  ASSERT_TRUE(more.ok());
+  EXPECT_TRUE(*more);
+  EXPECT_LE(store_->history_counts().dropped_by_age, 64u);
+  PruneAll(200'000 * kSecond);
+  EXPECT_EQ(store_->history_counts().dropped_by_age, 256u);
+  EXPECT_TRUE(Read({}).empty());
+}
+
+TEST_F(HistoryTest, ARunThatIsOldGoesInPiecesAndTheRunItselfLast) {
+  AddExtras("old", 3000, 2500, 2000, 10 * kSecond);
+  AddExtras("young", 10, 10, 10, 150'000 * kSecond);
+  Transaction t;
+  for (int i = 0; i < 5; ++i) t.ledger.emplace_back("old", LedgerEntry{.action = Action::kRestart, .actor = "slurm"});
+  ASSERT_TRUE(store_->Commit(t).ok());
+  const auto more = store_->Prune(200'000 * kSecond);
+  ASSERT_TRUE(more.ok());
+  EXPECT_TRUE(*more);
+  EXPECT_TRUE((*store_->LoadRun("old")).has_value());
+  EXPECT_EQ(store_->LoadLedger("old")->size(), 5u) << "who did what goes last";
+  EXPECT_GE(PruneInPieces(200'000 * kSecond), 6);
+  EXPECT_FALSE((*store_->LoadRun("old")).has_value());
+  EXPECT_TRUE((*store_->LoadRun("young")).has_value());
+  EXPECT_EQ(CountExtras(), 30);
+  AddExtras("old", 1, 0, 0, 200'000 * kSecond);
+  EXPECT_EQ(store_->reader()->ReadVerdicts("old", 10, 0)->size(), 1u) << "it came back, with a row of its own";
+}
+
+TEST_F(HistoryTest, OfEachKindSoManyAreKeptTheNewestAndWhatIsOpen) {
+  AddExtras("r", 12'000, 11'500, 10'001, 10 * kSecond);
+  PruneInPieces(20 * kSecond);
+  EXPECT_EQ(CountExtras(), 30'000);
+  EXPECT_EQ(store_->reader()->ReadVerdicts("r", 1, 9'999)->at(0).last_step, 2000);
+  EXPECT_EQ(store_->reader()->ReadEvents("r", 0, 1)->events.at(0).second.text, "1");
+  EXPECT_TRUE((*store_->reader()->FindIncident("r", "r-0")).has_value()) << "it is open";
+  EXPECT_FALSE((*store_->reader()->FindIncident("r", "r-1500")).has_value());
+  EXPECT_TRUE((*store_->reader()->FindIncident("r", "r-1501")).has_value());
+}
+
+TEST_F(HistoryTest, LookingAtWhatManyRunsKeepIsWorkOfManyCalls) {
+  for (int run = 0; run < 6; ++run) AddExtras("r" + std::to_string(run), 9'000, 100, 9'000, 10 * kSecond);
+  EXPECT_GE(PruneAll(20 * kSecond), 6) << "108,000 entries of indices, at most 17,000 to a call";
+  EXPECT_EQ(CountExtras(), 6 * 18'100);
+}
+
 TEST_F(HistoryTest, PagesCrossFromThinnedToWholeWithoutGapOrOverlapBothWays) {
   Add("r", 0, 1999);
   PruneAll(1999 * kSecond);
@@ -263,16 +356,56 @@ TEST_F(HistoryTest, EventsAreKeptInTheirOrder) {
   t.events.emplace_back("r", ProducerEvent{.producer = producer, .kind = LG_EVENT_CHECKPOINT, .step = 10, .text = "/c/10", .receive_time_ns = 5});
   t.events.emplace_back("r", ProducerEvent{.producer = producer, .kind = LG_EVENT_EVALUATION, .step = -1, .value = 2.5, .count = 7});
   ASSERT_TRUE(store_->Commit(t).ok());
-  const auto events = *store_->reader()->ReadEvents("r", 0, 10);
+  const auto events = store_->reader()->ReadEvents("r", 0, 10)->events;
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0].second.text, "/c/10");
   EXPECT_EQ(events[0].second.producer->attempt, "a2");
   EXPECT_EQ(events[0].second.producer->layout.rank, 3u);
   EXPECT_EQ(events[1].second.value, 2.5);
   EXPECT_EQ(events[1].second.step, -1);
-  const auto rest = *store_->reader()->ReadEvents("r", events[0].first, 10);
+  const auto rest = store_->reader()->ReadEvents("r", events[0].first, 10)->events;
   ASSERT_EQ(rest.size(), 1u);
   EXPECT_EQ(rest[0].second.count, 7u);
+}
+
+TEST_F(HistoryTest, DamagedEventsIncidentsAndVerdictsEndNoListEarly) {
+  AddExtras("r", 10, 10, 10, 10 * kSecond);
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open((directory_ + "/lossgauge.db").c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database,
+                         "UPDATE events SET data=x'ff' WHERE id IN (2,3); UPDATE verdicts SET data=x'ff' WHERE id=9;"
+                         "UPDATE incidents SET data=x'ff' WHERE id='r-8'",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(database);
+  const auto reader = store_->reader();
+  std::vector<std::string> texts;
+  std::uint64_t damaged = 0;
+  int pages = 0;
+  for (std::int64_t after = 0; pages < 20;) {
+    const auto page = *reader->ReadEvents("r", after, 2);
+    for (const auto& [id, event] : page.events) texts.push_back(event.text);
+    damaged += page.damaged;
+    after = page.last_id;
+    ++pages;
+    if (!page.more) break;
+  }
+  EXPECT_THAT(texts, ::testing::ElementsAre("0", "3", "4", "5", "6", "7", "8", "9"));
+  EXPECT_EQ(damaged, 2u);
+  EXPECT_EQ(pages, 5);
+  EXPECT_EQ(reader->ReadVerdicts("r", 3, 0)->size(), 3u);
+  EXPECT_EQ(reader->ReadVerdicts("r", 3, 0)->at(1).last_step, 7);
+  EXPECT_EQ(reader->ReadIncidents("r", false, 3, 0)->size(), 3u);
+  EXPECT_EQ(reader->ReadVerdicts("r", 100, 0)->size(), 9u);
+}
+
+TEST_F(HistoryTest, RanksAreLeftOutWhereNobodyAsksForThem) {
+  Add("r", 0, 3, "a", 0, 8);
+  EXPECT_EQ(Read({})[0].rank_steps.size(), 8u);
+  const auto steps = Read({.without_ranks = true});
+  ASSERT_EQ(steps.size(), 4u);
+  EXPECT_TRUE(steps[0].rank_steps.empty());
+  EXPECT_EQ(steps[3].loss_nats, 3.0);
 }
 
 TEST_F(HistoryTest, FindsAnIncidentByItsIdInItsRunOnly) {

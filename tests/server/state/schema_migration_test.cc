@@ -66,7 +66,7 @@ TEST_F(SchemaMigration, OldStepsCanBeThinnedAndEventsAreTaken) {
   Transaction t;
   t.events.emplace_back("old run", ProducerEvent{.kind = LG_EVENT_CHECKPOINT, .step = 102, .text = "/c"});
   ASSERT_TRUE((*store)->Commit(t).ok());
-  EXPECT_EQ((*store)->reader()->ReadEvents("old run", 0, 10)->size(), 1u);
+  EXPECT_EQ((*store)->reader()->ReadEvents("old run", 0, 10)->events.size(), 1u);
 }
 
 }  // namespace
