@@ -2,8 +2,12 @@
 #ifndef LOSSGAUGE_SERVER_WEB_API_ROUTES_H_
 #define LOSSGAUGE_SERVER_WEB_API_ROUTES_H_
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "server/api/api.h"
@@ -19,10 +23,21 @@ inline constexpr const char* kModePath = "/api/v1/mode";
 void SetError(const absl::Status& status, httplib::Response& response);
 int HttpStatus(absl::StatusCode code);
 
+struct RouteLimits {
+  std::chrono::nanoseconds reply_timeout{5'000'000'000};  // of what the drain thread answers
+  // Requests that may read history at a time, and comparisons among them: /metrics and health probes are served by the same threads. Others
+  // get 429.
+  std::size_t max_history = 8;
+  std::size_t max_comparisons = 2;
+  std::chrono::nanoseconds comparison_time{30'000'000'000};
+};
+
 // Thread-safe. The streams are not here: they live on in the server.
 class ApiRoutes {
  public:
-  ApiRoutes(const api::Api& api, std::chrono::nanoseconds reply_timeout) : api_(api), reply_timeout_(reply_timeout) {}
+  // `is_stopping`: what takes long is to end.
+  ApiRoutes(const api::Api& api, const RouteLimits& limits, std::function<bool()> is_stopping)
+      : api_(api), limits_(limits), is_stopping_(std::move(is_stopping)) {}
 
   // False if `path` is none of ours.
   bool Get(const std::string& path, const std::string& target_untrusted, httplib::Response& response) const;
@@ -32,8 +47,13 @@ class ApiRoutes {
   void SetMode(const std::string& body_untrusted, httplib::Response& response) const;
 
  private:
+  void Compare(const std::string& target_untrusted, httplib::Response& response) const;
+
   const api::Api& api_;
-  const std::chrono::nanoseconds reply_timeout_;
+  const RouteLimits limits_;
+  const std::function<bool()> is_stopping_;
+  mutable std::atomic<std::size_t> history_{0};
+  mutable std::atomic<std::size_t> comparisons_{0};
 };
 
 }  // namespace lossgauge::web

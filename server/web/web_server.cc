@@ -63,7 +63,7 @@ struct WebServer::Running {
       : options(web_options),
         api(web_api),
         guard{loopback, {}},
-        routes(web_api, web_options.reply_timeout),
+        routes(web_api, Limits(web_options), [this] { return pool.stopping().load(); }),
         pool(web_options.request_threads + web_options.max_event_streams, web_options.max_waiting, [this](int socket) { ServeConnection(socket); }) {
     for (const std::string& host : options.allowed_hosts) guard.allowed_hosts.push_back(absl::AsciiStrToLower(host));
     engine.set_payload_max_length(kMaxBodyBytes);
@@ -91,6 +91,13 @@ struct WebServer::Running {
       }
       SetError(absl::InternalError("internal error; lossgauged's log says more"), response);
     });
+  }
+
+  static RouteLimits Limits(const WebOptions& options) {
+    RouteLimits limits;
+    limits.reply_timeout = options.reply_timeout;
+    limits.max_history = options.max_history_requests;
+    return limits;
   }
 
   void ServeConnection(int socket) {

@@ -19,6 +19,7 @@ struct WebOptions {
   std::vector<std::string> allowed_hosts;  // further names that the Host header may carry while we listen on loopback
   std::size_t request_threads = 16;
   std::size_t max_event_streams = 32;      // each takes a thread of its own
+  std::size_t max_history_requests = 8;    // of the request threads; further ones get 429
   std::size_t max_waiting = 256;           // accepted connections without a thread
   std::chrono::milliseconds request_time{10'000};
   std::chrono::milliseconds hurried_time{500};  // instead of request_time while others wait

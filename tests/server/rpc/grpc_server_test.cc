@@ -276,7 +276,7 @@ TEST_F(GrpcHistoryTest, AComparisonEndsWhenItsCallerLeaves) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
   open_.set_value();
   AwaitIdle();
-  EXPECT_LT(history_->reads, 100) << "of 202";
+  EXPECT_LT(history_->reads, 100) << "of 200";
 }
 
 TEST_F(GrpcHistoryTest, NothingIsReadForACallWhoseDeadlinePassedInTheQueue) {

@@ -323,6 +323,36 @@ TEST_F(RunBookTest, AnAttemptIsComparedWithTheOneBeforeOverTheStepsThatBothWentT
   EXPECT_EQ(comparison->loss, LossMatch::kEqual);
 }
 
+TEST_F(RunBookTest, AResumeFromFurtherBackThanMemoryReachesSaysWhatItCouldNotCompare) {
+  options_.max_recent_steps = 128;
+  MakeBook();
+  Rank first("run", "1", 0, 1, 1, 100);
+  Add(first);
+  for (int step = 0; step <= 999; ++step) Step(first, step);
+  Advance();
+  Lose(first);
+  Advance();
+  Snap();  // lets go of old steps
+  Rank second("run", "2", 0, 1, 2, 200);
+  Add(second);
+  for (int step = 500; step <= 510; ++step) Step(second, step);
+  Advance();
+  Commit();
+  Restart();
+  Add(second);
+  Step(second, 511);
+  Advance();
+  const auto& comparison = Run()->attempts.at(1).comparison;
+  ASSERT_TRUE(comparison);
+  EXPECT_EQ(comparison->with_attempt, "1");
+  EXPECT_EQ(comparison->loss, LossMatch::kUnknown);
+  EXPECT_EQ(comparison->steps, 0u);
+  EXPECT_EQ(comparison->not_compared, 12u);
+  EXPECT_EQ(comparison->first_not_compared_step, 500);
+  EXPECT_EQ(comparison->last_not_compared_step, 511);
+  EXPECT_EQ(Describe(*comparison), "steps 500 to 511 could not be compared with attempt '1' (no longer in memory, or without a finite loss)");
+}
+
 // observer B8: a wall clock that was set back must not make the job that runs look old.
 TEST_F(RunBookTest, AnAttemptThatStartsAfterTheLastOneDiedIsNewerWhateverItsClockSays) {
   Rank first("run", "1", 0, 1, 1, 1000 * kSecond);

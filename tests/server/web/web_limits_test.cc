@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
 #include <thread>
 
 #include "tests/server/web/web_fixture.h"
@@ -14,6 +16,7 @@ namespace {
 using testing::HttpAnswer;
 using testing::MakeRun;
 using testing::RawConnection;
+using ::testing::HasSubstr;
 
 class WebLimitsTest : public testing::WebFixture {};
 
@@ -180,6 +183,69 @@ TEST_F(WebLimitsTest, AClientThatDoesNotReadLosesItsConnection) {
   RawConnection silent(server_->port());
   silent.Send("GET /metrics HTTP/1.1\r\n" + HostLine() + "\r\n");
   EXPECT_EQ(Get("/-/healthy").status, 200);  // the only thread has come back
+}
+
+// Holds back all reads of steps until it goes out of scope.
+class Gate {
+ public:
+  explicit Gate(testing::FakeHistory* history) {
+    history->on_read_steps = [this] {
+      std::unique_lock lock(mutex_);
+      ++waiting_;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return open_; });
+    };
+  }
+  ~Gate() { Open(); }
+  void Open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void AwaitReaders(int count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ >= count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int waiting_ = 0;
+  bool open_ = false;
+};
+
+TEST_F(WebLimitsTest, HistoryTakesItsShareOfThreadsAndMetricsHaveTheRest) {
+  WebOptions options = Options();
+  options.request_threads = 4;
+  options.max_event_streams = 0;
+  options.max_history_requests = 3;
+  StartServer(options);
+  Publish({MakeRun("a", 5, 8), MakeRun("b", 5, 8)});
+  Gate gate(history_.get());
+  const std::string compare = "GET /api/v1/compare?a=a&b=b HTTP/1.1\r\n" + HostLine() + "\r\n";
+  RawConnection first(server_->port()), second(server_->port()), list(server_->port());
+  first.Send(compare);
+  second.Send(compare);
+  gate.AwaitReaders(2);
+  HttpAnswer refused = Get("/api/v1/compare?a=a&b=b");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("2 comparisons are under way already"));
+  list.Send("GET /api/v1/steps?run=a HTTP/1.1\r\n" + HostLine() + "\r\n");
+  gate.AwaitReaders(3);
+  refused = Get("/api/v1/incidents?run=a");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("all 3 requests that may read history are under way"));
+  EXPECT_EQ(Get("/api/v1/runs?include_past=true").status, 429);
+  EXPECT_EQ(Get("/metrics").status, 200);
+  EXPECT_EQ(Get("/-/healthy").status, 200);
+  EXPECT_EQ(Get("/api/v1/runs").status, 200);
+  EXPECT_EQ(Get("/api/v1/verdict?run=a").status, 200);
+  gate.Open();
+  EXPECT_EQ(first.ReadAnswer().status, 200);
+  EXPECT_EQ(second.ReadAnswer().status, 200);
+  EXPECT_EQ(list.ReadAnswer().status, 200);
+  EXPECT_EQ(Get("/api/v1/incidents?run=a").status, 200) << "places are given back";
+  EXPECT_EQ(Get("/api/v1/compare?a=a&b=b").status, 200);
 }
 
 int OpenDescriptors() {
