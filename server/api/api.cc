@@ -35,12 +35,13 @@ struct Page {
 template <typename Item, typename Read, typename Key>
 absl::StatusOr<Page<Item>> ReadShifting(const PagePosition& start, int size, const Read& read, const Key& key) {
   const int offset = static_cast<int>(std::min<std::uint64_t>(start.position, 1 << 30));
+  const auto is_anchor = [&](const Item& item) { return key(item) == start.anchor; };
   if (start.anchor != 0 && offset > 0) {
     int from = offset - 1;  // the anchor itself, if nothing moved
     for (int page = 0; page < kPagesLookedAt; ++page, from += size + 2) {
       absl::StatusOr<std::vector<Item>> items = read(size + 2, from);
       if (!items.ok()) return items.status();
-      const auto anchor = std::find_if(items->begin(), items->end(), [&](const Item& item) { return key(item) == start.anchor; });
+      const auto anchor = std::find_if(items->begin(), items->end(), is_anchor);
       if (anchor == items->end()) {
         if (static_cast<int>(items->size()) < size + 2) break;
         continue;
@@ -49,12 +50,12 @@ absl::StatusOr<Page<Item>> ReadShifting(const PagePosition& start, int size, con
         items->erase(items->begin());
         return Page<Item>{std::move(*items), static_cast<std::uint64_t>(from) + 1};
       }
-      from += static_cast<int>(anchor - items->begin()) + 1;
-      items = read(size + 2, from);
-      if (!items.ok()) return items.status();
-      // Damaged items, which take a place but are not among these, had the anchor come before where it is.
-      const auto again = std::find_if(items->begin(), items->end(), [&](const Item& item) { return key(item) == start.anchor; });
-      if (again != items->end()) items->erase(items->begin(), again + 1);
+      // Damaged items take a place but are not among these: the anchor may come again before what follows it.
+      for (auto found = anchor; found != items->end(); found = std::find_if(items->begin(), items->end(), is_anchor)) {
+        from += static_cast<int>(found - items->begin()) + 1;
+        items = read(size + 1, from);
+        if (!items.ok()) return items.status();
+      }
       return Page<Item>{std::move(*items), static_cast<std::uint64_t>(from)};
     }
   }

@@ -57,6 +57,7 @@ absl::StatusOr<std::vector<state::Verdict>> FakeHistory::ReadVerdicts(const std:
   std::vector<state::Verdict> found;
   for (const state::Verdict& verdict : verdicts) {
     if (offset-- > 0) continue;
+    if (verdict.policy_version == "damaged") continue;
     if (limit-- <= 0) break;
     found.push_back(verdict);
   }

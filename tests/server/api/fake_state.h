@@ -46,7 +46,7 @@ class FakeHistory final : public state::HistoryReader {
   std::mutex mutex;
   std::vector<state::StepSummary> steps;       // rising sequence
   std::vector<state::Incident> incidents;      // newest first
-  std::vector<state::Verdict> verdicts;        // newest first
+  std::vector<state::Verdict> verdicts;        // newest first; one of policy "damaged" takes a place, but cannot be read
   std::vector<state::ProducerEvent> events;    // as they came; one without a producer is damaged
   std::vector<state::LedgerEntry> ledger;
   std::vector<state::StoredRun> runs;          // newest first

@@ -179,6 +179,26 @@ TEST_F(HistoryApi, DamagedEventsAreCountedAndEndNoListEarly) {
   EXPECT_EQ(damaged, 3u);
 }
 
+TEST_F(HistoryApi, DamagedVerdictsEndNoListEarlyAndRepeatNothing) {
+  Publish({MakeRun("run", 1, 4)});
+  for (int i = 0; i < 12; ++i) history_->verdicts.push_back(testing::MakeVerdict(state::Action::kWatch, "x", kNow - i * kSecond));
+  for (const int i : {0, 2, 3, 6, 11}) history_->verdicts[static_cast<std::size_t>(i)].policy_version = "damaged";
+  for (int size = 1; size <= 8; ++size) {
+    v1::ListVerdictsRequest request;
+    request.set_run("run");
+    request.set_page_size(size);
+    std::vector<std::int64_t> ages;
+    for (int pages = 0; pages < 20; ++pages) {
+      const auto page = api_.ListVerdicts(request);
+      ASSERT_TRUE(page.ok()) << page.status();
+      for (const auto& verdict : page->verdicts()) ages.push_back(kNow / kSecond - verdict.evaluated_at().seconds());
+      request.set_page_token(page->next_page_token());
+      if (request.page_token().empty()) break;
+    }
+    EXPECT_THAT(ages, ::testing::ElementsAre(1, 4, 5, 7, 8, 9, 10)) << "pages of " << size;
+  }
+}
+
 TEST_F(HistoryApi, AComparisonEndsOnceNobodyWaitsForIt) {
   Publish({MakeRun("a", 5001, 5004), MakeRun("b", 5001, 5004)});
   for (std::uint64_t i = 1; i <= 5000; ++i) history_->steps.push_back(MakeStep(i, static_cast<std::int64_t>(i) - 1, 2.5));
