@@ -24,24 +24,37 @@ ReplayedRun ReplayFiles(const std::string& name, const std::vector<std::string>&
     ReplayedFile& file = run.files.emplace_back();
     file.path = path;
     joined.BeginFile();
+    const std::uint64_t before = joined.points();
     if (auto report = replay::ReadLogFile(path, &joined); report.ok()) {
       file.report = *std::move(report);
-      run.points += file.report.points;
+      file.error = file.report.read_error;
     } else {
       file.error = std::string(report.status().message());
     }
+    file.points = joined.points() - before;
   }
+  run.points = joined.points();
   run.result = replay.Finish();
   return run;
 }
 
-// A bundle is judged by the policy that is in it, unless another is given.
+// Bundles are judged by the policy that is in them, unless another is given. Those of one run must not differ in it.
 absl::StatusOr<detect::PolicySet> PolicyOf(const std::vector<std::string>& paths, const std::optional<detect::PolicySet>& given) {
   if (given) return *given;
-  if (paths.size() != 1 || !replay::IsBundle(paths[0])) return detect::DefaultPolicies();
-  const auto text = replay::ReadBundlePolicy(paths[0]);
-  if (!text.ok()) return text.status();
-  return detect::ParsePolicy(*text, absl::StrCat(paths[0], ": policy.yaml"));
+  std::string text, of;  // and the bundle that it is from
+  for (const std::string& path : paths) {
+    if (!replay::IsBundle(path)) continue;
+    const auto own = replay::ReadBundlePolicy(path);
+    if (!own.ok()) return own.status();
+    if (own->empty() || *own == text) continue;
+    if (!text.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("the policies in ", of, " and ", path, " differ: say with --policy which one judges"));
+    }
+    text = *own;
+    of = path;
+  }
+  if (text.empty()) return detect::DefaultPolicies();
+  return detect::ParsePolicy(text, absl::StrCat(of, ": policy.yaml"));
 }
 
 int Run(const Options& options, Io& io) {
@@ -79,7 +92,7 @@ int Run(const Options& options, Io& io) {
     }
     const ReplayedRun run = ReplayFiles(name, paths, *policies);
     for (const ReplayedFile& file : run.files) {
-      if (file.error.empty() && file.report.points > 0) continue;
+      if (file.error.empty() && file.points > 0) continue;
       all_read = false;
       io.err << "lossgaugectl: " << Printable(file.error.empty() ? absl::StrCat(file.path, ": no training log that is known here") : file.error) << "\n";
     }

@@ -33,8 +33,11 @@ void WriteFile(const ReplayedFile& file, JsonWriter& json) {
   json.Text("file", file.path);
   if (!file.error.empty()) {
     json.Text("error", file.error);
-    json.CloseObject();
-    return;
+    if (file.report.format.empty()) {
+      json.Wide("points", file.points);
+      json.CloseObject();
+      return;
+    }
   }
   const replay::LogReport& report = file.report;
   json.Text("format", report.format);
@@ -47,6 +50,11 @@ void WriteFile(const ReplayedFile& file, JsonWriter& json) {
   json.Wide("evaluations", report.evaluations);
   json.Wide("checkpoints", report.checkpoints);
   json.Wide("skippedIterations", report.skipped_iterations);
+  if (!report.notes.empty()) {
+    json.OpenArray("notes");
+    for (const std::string& note : report.notes) json.Text("", note);
+    json.CloseArray();
+  }
   json.OpenArray("oddities");
   for (std::size_t i = 0; i < report.oddities.size(); ++i) {
     const replay::OddityCount& entry = report.oddities[i];
@@ -101,6 +109,7 @@ void WriteReplay(const ReplayedRun& run, JsonWriter& json) {
   json.CloseArray();
   json.Wide("incidentsLeftOut", result.incidents_left_out);
   json.Wide("verdictsLeftOut", result.verdicts_left_out);
+  json.Wide("pointsLeftOut", result.points_left_out);
   json.CloseObject();
 }
 

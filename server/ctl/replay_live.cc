@@ -23,6 +23,8 @@ bool Feed(const std::string& name, const std::vector<std::string>& paths, const 
       error = absl::StrCat("run ", name, " cannot be fed: ", live->status().message());
     } else if (!report.ok()) {
       error = std::string(report.status().message());
+    } else if (!report->read_error.empty()) {
+      error = report->read_error;
     } else if (report->points == 0) {
       error = absl::StrCat(path, ": no training log that is known here");
     }

@@ -14,7 +14,8 @@ namespace lossgauge::ctl {
 
 struct ReplayedFile {
   std::string path;
-  std::string error;  // why it could not be read; then there is no report
+  std::string error;         // why it could not be read, or not to its end; then there may be no report
+  std::uint64_t points = 0;  // that were judged, whatever came behind them
   replay::LogReport report;
 };
 

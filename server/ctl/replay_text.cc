@@ -33,7 +33,8 @@ void PrintFile(const ReplayedFile& file, Io& io) {
   io.out << Coloured(io, Tone::kBold, Printable(file.path)) << "\n";
   if (!file.error.empty()) {
     PrintFact(io, "unreadable", Printable(file.error));
-    return;
+    if (file.points > 0) PrintFact(io, "judged", absl::StrCat(Count(file.points, "point", "points"), " that stood before"));
+    if (file.report.format.empty()) return;
   }
   const replay::LogReport& report = file.report;
   std::string what = absl::StrCat(report.format, ", ", Count(report.points, "point", "points"));
@@ -43,6 +44,7 @@ void PrintFile(const ReplayedFile& file, Io& io) {
   if (report.checkpoints > 0) absl::StrAppend(&what, ", ", Count(report.checkpoints, "checkpoint", "checkpoints"));
   if (report.skipped_iterations > 0) absl::StrAppend(&what, ", ", Count(report.skipped_iterations, "skipped iteration", "skipped iterations"));
   PrintFact(io, "read", what);
+  for (const std::string& note : report.notes) PrintFact(io, "note", Printable(note));
   for (std::size_t i = 0; i < report.oddities.size(); ++i) {
     const replay::OddityCount& entry = report.oddities[i];
     if (entry.count == 0) continue;
@@ -91,6 +93,7 @@ void PrintReplay(const ReplayedRun& run, Io& io) {
   io.out << (result.incidents.empty() ? "No incidents\n" : "Incidents\n");
   for (const replay::IncidentLife& life : result.incidents) PrintIncident(life, many_attempts, io);
   if (result.incidents_left_out > 0) io.out << "  and " << Count(result.incidents_left_out, "more incident", "more incidents") << "\n";
+  if (result.points_left_out > 0) io.out << "Not judged: " << Count(result.points_left_out, "point", "points") << " of more attempts than are looked at\n";
   io.out << "Worst verdict: " << Coloured(io, ToneOf(ToAction(result.worst)), ActionName(ToAction(result.worst))) << "\n";
 }
 

@@ -23,7 +23,6 @@ namespace {
 constexpr std::size_t kMaxManifestBytes = 64 * 1024;
 constexpr std::size_t kMaxPolicyBytes = 1 << 20;
 constexpr std::size_t kMaxEvents = 1'000'000;
-constexpr std::int64_t kLargestStep = std::int64_t{1} << 53;
 
 // Up to `most` bytes; nothing if there are more.
 std::optional<std::string> ReadAll(ByteSource* source, std::size_t most) {

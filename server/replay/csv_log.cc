@@ -14,31 +14,27 @@ namespace {
 
 constexpr std::size_t kMaxCells = 4096;
 
-std::string_view TrimSpaces(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
-
 // Cells by RFC 4180, but for line feeds in quotes. False: a quote stays open.
 bool SplitCells(std::string_view line, char delimiter, std::vector<std::string>* cells) {
   cells->clear();
   std::string cell;
-  bool quoted = false, was_quoted = false;
+  bool quoted = false, was_quoted = false, is_blank = true;  // so far
   for (std::size_t i = 0; i <= line.size(); ++i) {
     if (i == line.size() || (!quoted && line[i] == delimiter)) {
       if (cells->size() >= kMaxCells) return false;
       cells->push_back(was_quoted ? cell : std::string(TrimSpaces(cell)));
       cell.clear();
       was_quoted = false;
+      is_blank = true;
     } else if (line[i] == '"' && quoted && i + 1 < line.size() && line[i + 1] == '"') {
       cell.push_back('"');
       ++i;
-    } else if (line[i] == '"' && (quoted || TrimSpaces(cell).empty())) {
+    } else if (line[i] == '"' && (quoted || is_blank)) {
       if (!quoted) cell.clear();
       quoted = !quoted;
       was_quoted = true;
     } else {
+      is_blank = is_blank && line[i] == ' ';
       cell.push_back(line[i]);
     }
   }
@@ -60,10 +56,6 @@ bool IsHeader(const std::vector<std::string>& cells) {
     has_loss = has_loss || meaning == Meaning::kTrainingLoss || meaning == Meaning::kEvaluationLoss;
   }
   return has_loss && cells.size() >= 2;
-}
-
-bool IsCount(Meaning meaning) {
-  return meaning == Meaning::kStep || meaning == Meaning::kTokens || meaning == Meaning::kUnmaskedTokens || meaning == Meaning::kFiniteTokens;
 }
 
 }  // namespace
@@ -110,12 +102,11 @@ void ReadCsvLog(char delimiter, LineReader* lines, PointMaker* points, LogReport
       report->Count(Oddity::kUnreadable, line.number);
       continue;
     }
-    if (cells.size() < header.size()) {
+    const bool is_short = cells.size() < header.size();
+    if (is_short && line.terminated) report->Count(Oddity::kShortRow, line.number);
+    if (!line.terminated && (is_short || (!cells.back().empty() && meanings.back() != Meaning::kNone))) {
       report->Count(Oddity::kCutOff, line.number);
       cells.pop_back();  // its last number may lack digits
-    } else if (!line.terminated && !cells.back().empty() && meanings.back() != Meaning::kNone) {
-      report->Count(Oddity::kCutOff, line.number);
-      cells.pop_back();
     }
     std::size_t filled = 0, nans = 0;
     for (const std::string& cell : cells) {

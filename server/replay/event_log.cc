@@ -40,13 +40,14 @@ class Window {
   std::string_view View(std::size_t offset, std::size_t size) const { return std::string_view(buffer_).substr(begin_ + offset, size); }
   std::size_t size() const { return buffer_.size() - begin_; }
   void Drop(std::size_t size) { begin_ += std::min(size, buffer_.size() - begin_); }
-  // More than is kept in memory at once.
-  void Skip(std::uint64_t size) {
+  // More than is kept in memory at once. False: there was less.
+  bool Skip(std::uint64_t size) {
     while (size > 0 && Want(1)) {
       const std::size_t now = static_cast<std::size_t>(std::min<std::uint64_t>(size, this->size()));
       Drop(now);
       size -= now;
     }
+    return size == 0;
   }
 
  private:
@@ -175,9 +176,8 @@ void ReadEventFile(ByteSource* source, PointMaker* points, LogReport* report) {
     searching = false;
     ++number;
     if (size > kMaxRecordBytes) {
-      window.Skip(kRecordHeadBytes);
-      window.Skip(size);
-      window.Skip(kRecordTailBytes);
+      report->Count(Oddity::kOverlongRecord, number);
+      if (!window.Skip(kRecordHeadBytes) || !window.Skip(size) || !window.Skip(kRecordTailBytes)) report->Count(Oddity::kCutOff, number);
       continue;
     }
     const auto payload_bytes = static_cast<std::size_t>(size);

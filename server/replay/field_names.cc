@@ -116,6 +116,22 @@ bool IsEvaluationWord(std::string_view word) {
   return std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
 }
 
+bool IsCount(Meaning meaning) {
+  switch (meaning) {
+    case Meaning::kStep:
+    case Meaning::kTokens:
+    case Meaning::kUnmaskedTokens:
+    case Meaning::kFiniteTokens:
+    case Meaning::kNonfiniteRows:
+    case Meaning::kNonfiniteGradRows:
+    case Meaning::kTargetFingerprint:
+    case Meaning::kMaskFingerprint:
+    case Meaning::kSkippedIterations:
+    case Meaning::kNanIterations: return true;
+    default: return false;
+  }
+}
+
 std::string NormalName(std::string_view name) {
   std::string normal;
   normal.reserve(name.size());

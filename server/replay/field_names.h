@@ -40,6 +40,9 @@ struct FieldName {
 inline constexpr int kSomeLoss = 100;
 inline constexpr int kSideLoss = 200;
 
+// Whether it is counted, so that a comma in it parts thousands and is no decimal point.
+bool IsCount(Meaning meaning);
+
 // Lower case, words joined by "_": "lm loss", "lm-loss", "lm/loss" and "lmLoss" are one name. A leading underscore stays.
 std::string NormalName(std::string_view name);
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "server/replay/log_point.h"
 
@@ -28,6 +29,9 @@ class JoinedFiles final : public LogSink {
   }
   void OnEvaluation(const LogEvaluation& evaluation) override { sink_->OnEvaluation(evaluation); }
   void OnCheckpoint(const LogCheckpoint& checkpoint) override { sink_->OnCheckpoint(checkpoint); }
+  void OnJobEvent(const LogJobEvent& event) override { sink_->OnJobEvent(event); }
+  bool WantsMore() const override { return sink_->WantsMore(); }
+  std::uint64_t points() const { return next_index_; }  // of all files, so far
 
  private:
   LogSink* const sink_;

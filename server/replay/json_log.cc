@@ -15,6 +15,7 @@ namespace {
 constexpr unsigned kFlags = rapidjson::kParseNanAndInfFlag | rapidjson::kParseIterativeFlag;
 constexpr std::size_t kMaxDepth = 64;
 constexpr std::size_t kMaxTokenBytes = std::size_t{1} << 20;  // RapidJSON keeps a string whole
+constexpr unsigned kOneValue = kFlags | rapidjson::kParseStopWhenDoneFlag;
 
 // What RapidJSON reads from. Ends early where a string has no end in sight.
 class JsonStream {
@@ -27,16 +28,26 @@ class JsonStream {
     const Ch c = Peek();
     if (position_ >= buffer_.size() || too_long_) return c;
     if (c == '\n') ++line_;
-    if (c == '"') {
-      since_quote_ = 0;
-    } else if (++since_quote_ > kMaxTokenBytes && c != ' ' && c != '\n') {
-      too_long_ = true;
+    if (!in_string_) {
+      in_string_ = c == '"';
+      string_bytes_ = 0;
+      is_escaped_ = false;
+    } else if (is_escaped_) {
+      is_escaped_ = false;
+      ++string_bytes_;
+    } else if (c == '"') {
+      in_string_ = false;
+    } else {
+      is_escaped_ = c == '\\';
+      too_long_ = ++string_bytes_ > kMaxTokenBytes;
     }
     ++offset_;
     if (++position_ == buffer_.size()) Fill();
     return c;
   }
   std::size_t Tell() const { return offset_; }
+  // Behind an error, where nobody knows whether this is within a string.
+  void Resume() { in_string_ = too_long_ = false; }
   // Of a stream that is written to; never called.
   Ch* PutBegin() { return nullptr; }
   void Put(Ch) {}
@@ -57,8 +68,10 @@ class JsonStream {
   std::string buffer_;
   std::size_t position_ = 0;
   std::size_t offset_ = 0;
-  std::size_t since_quote_ = 0;
+  std::size_t string_bytes_ = 0;
   std::uint64_t line_ = 1;
+  bool in_string_ = false;
+  bool is_escaped_ = false;  // within a string: the character behind a backslash
   bool too_long_ = false;
 };
 
@@ -88,7 +101,7 @@ class DocumentHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, D
         return true;
       }
       CommaUse comma;
-      if (const auto value = ParseNumber(view, false, &comma)) Golden(*value);
+      if (const auto value = ParseNumber(view, true, &comma)) Golden(*value, comma);
     } else if (InEntry()) {
       AddTextValue(Path(), view, &record_);
     }
@@ -106,6 +119,10 @@ class DocumentHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, D
       record_.Clear();
       record_.line = stream_->line();
     }
+    if (levels_.empty()) {
+      top_.Clear();
+      top_.line = stream_->line();
+    }
     levels_.push_back({false, key_});
     key_.clear();
     return true;
@@ -115,11 +132,15 @@ class DocumentHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, D
       entry_level_ = 0;
       if (!record_.fields.empty()) {
         ++entries_;
+        record_.CountCommas(report_);
         points_->OnRecord(record_);
       }
     }
     levels_.pop_back();
-    if (levels_.empty() && entries_ == 0 && golden_values_ == 0 && top_.Has(Meaning::kTrainingLoss)) points_->OnRecord(top_);
+    if (levels_.empty() && entries_ == 0 && golden_values_ == 0 && top_.Has(Meaning::kTrainingLoss)) {
+      ++tops_;
+      points_->OnRecord(top_);
+    }
     return true;
   }
   bool StartArray() {
@@ -135,7 +156,15 @@ class DocumentHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, D
   }
 
   std::string Format() const { return golden_values_ > entries_ ? "golden_values" : is_trainer_state_ ? "hf_trainer_state" : "json"; }
-  bool found_any() const { return entries_ + golden_values_ > 0 || top_.Has(Meaning::kTrainingLoss); }
+  bool found_any() const { return entries_ + golden_values_ + tops_ > 0; }
+  bool at_root() const { return levels_.empty(); }
+  // Behind an error: what comes next counts as an element of the array that the broken value was in, or as another document.
+  void Recover() {
+    if (entry_level_ != 0) levels_.resize(entry_level_ - 1);
+    while (!levels_.empty() && (!levels_.back().is_array || levels_.size() >= kMaxDepth)) levels_.pop_back();
+    entry_level_ = 0;
+    key_.clear();
+  }
 
  private:
   struct Level {
@@ -150,7 +179,7 @@ class DocumentHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, D
     for (std::size_t i = entry_level_; i < levels_.size(); ++i) path += levels_[i].name + "/";
     return path + key_;
   }
-  void Golden(double value) {
+  void Golden(double value, CommaUse comma = CommaUse::kNone) {
     std::int64_t step = 0;
     const auto [end, error] = std::from_chars(key_.data(), key_.data() + key_.size(), step);
     if (error != std::errc() || end != key_.data() + key_.size()) return;
@@ -158,6 +187,8 @@ class DocumentHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, D
     golden_.line = stream_->line();
     golden_.Add("step", static_cast<double>(step));
     golden_.Add(levels_[levels_.size() - 2].name, value);
+    golden_.NoteComma(comma);
+    golden_.CountCommas(report_);
     ++golden_values_;
     points_->OnRecord(golden_);
   }
@@ -168,7 +199,6 @@ class DocumentHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, D
     } else if (InEntry()) {
       record_.Add(Path(), value, "", exact);
     } else if (levels_.size() == 1 && !levels_.back().is_array) {
-      top_.line = 1;
       top_.Add(key_, value, "", exact);
     }
     return true;
@@ -183,8 +213,24 @@ class DocumentHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, D
   LogRecord record_, golden_, top_;
   std::uint64_t entries_ = 0;
   std::uint64_t golden_values_ = 0;
+  std::uint64_t tops_ = 0;
   bool is_trainer_state_ = false;
 };
+
+// Behind a whole document: white space and the end, or another one.
+bool NextIsValue(JsonStream* stream) {
+  while (!stream->at_end() && (stream->Peek() == ' ' || stream->Peek() == '\n' || stream->Peek() == '\r' || stream->Peek() == '\t')) stream->Take();
+  return stream->at_end() || stream->Peek() == '{' || stream->Peek() == '[';
+}
+
+// To where the next object may begin, or to the end. Braces within strings are tried, too: they give nothing.
+bool GoToObject(JsonStream* stream) {
+  while (!stream->at_end() && stream->Peek() != '{') {
+    stream->Take();
+    stream->Resume();
+  }
+  return !stream->at_end();
+}
 
 }  // namespace
 
@@ -198,6 +244,7 @@ void ReadJsonLines(LineReader* lines, PointMaker* points, LogReport* report) {
     record.line = line.number;
     switch (ParseJsonRecord(line.text, &record)) {
       case JsonOutcome::kRecord:
+        record.CountCommas(report);
         if (!record.fields.empty()) points->OnRecord(record);
         break;
       case JsonOutcome::kBroken:
@@ -213,16 +260,24 @@ void ReadJsonLines(LineReader* lines, PointMaker* points, LogReport* report) {
 void ReadJsonDocument(ByteSource* source, PointMaker* points, LogReport* report) {
   JsonStream stream(source);
   DocumentHandler handler(&stream, points, report);
-  rapidjson::Reader reader;
-  const rapidjson::ParseResult result = reader.Parse<kFlags>(stream, handler);
-  if (result.IsError()) report->Count(stream.at_end() ? Oddity::kCutOff : Oddity::kUnreadable, stream.line());
+  std::uint64_t errors = 0;
+  do {
+    rapidjson::Reader reader;
+    const std::size_t begin = stream.Tell();
+    if (reader.Parse<kOneValue>(stream, handler).IsError()) {
+      report->Count(stream.at_end() ? Oddity::kCutOff : Oddity::kUnreadable, stream.line());
+      ++errors;
+      handler.Recover();
+      stream.Resume();
+      if (stream.Tell() == begin) stream.Take();  // else it would be tried for ever
+    } else if (handler.at_root() && !NextIsValue(&stream)) {
+      report->Count(Oddity::kUnreadable, stream.line());
+      ++errors;
+    }
+  } while (GoToObject(&stream));
   report->lines = stream.line();
   report->format = handler.Format();
-  if (!handler.found_any() && !result.IsError()) report->Count(Oddity::kUnknownShape, 1);
-  // What stands behind an error is not JSON any more, but may be counted.
-  char rest[4096];
-  while (source->Read(rest, sizeof rest) > 0) {
-  }
+  if (!handler.found_any() && errors == 0) report->Count(Oddity::kUnknownShape, 1);
 }
 
 }  // namespace lossgauge::replay

@@ -13,7 +13,8 @@ inline constexpr std::string_view kShapeGolden = "golden_values";
 
 void ReadJsonLines(LineReader* lines, PointMaker* points, LogReport* report);
 
-// Streams: memory does not grow with the document. What stands before the first error is used. Sets report->format.
+// Streams: memory does not grow with the document. Behind an error reading goes on at the next object; each error is counted. Several documents in
+// one file are read one after the other. Sets report->format.
 void ReadJsonDocument(ByteSource* source, PointMaker* points, LogReport* report);
 
 }  // namespace lossgauge::replay

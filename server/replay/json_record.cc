@@ -91,8 +91,9 @@ void AddTextValue(std::string_view name, std::string_view text, LogRecord* recor
     if (IsEvaluationWord(absl::AsciiStrToLower(std::string(text)))) record->is_evaluation = true;
     return;
   }
-  const auto value = ParseNumber(text, false, &comma);
+  const auto value = ParseNumber(text, !IsCount(LookUpName(normal).meaning), &comma);
   if (!value) return;
+  record->NoteComma(comma);
   std::optional<std::uint64_t> exact;
   if (std::uint64_t whole = 0; *value >= 9007199254740992.0 && text.size() < 21) {
     bool digits = true;
@@ -118,9 +119,9 @@ JsonOutcome ParseJsonRecord(std::string_view text, LogRecord* record) {
   return JsonOutcome::kRecord;
 }
 
-bool PythonToJson(std::string_view text, std::string* json) {
+std::size_t PythonToJson(std::string_view text, std::string* json) {
   json->clear();
-  if (text.empty() || text.front() != '{') return false;
+  if (text.empty() || text.front() != '{') return 0;
   int depth = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -134,7 +135,7 @@ bool PythonToJson(std::string_view text, std::string* json) {
         if (text[i] == '"') continue;
         json->push_back(text[i]);
       }
-      if (i >= text.size()) return false;
+      if (i >= text.size()) return 0;
       json->push_back('"');
     } else if (c == '(' || c == ')') {
       json->push_back(c == '(' ? '[' : ']');
@@ -160,21 +161,21 @@ bool PythonToJson(std::string_view text, std::string* json) {
           inner += text[close] == '(' ? 1 : text[close] == ')' ? -1 : 0;
           if (inner == 0) break;
         }
-        if (close >= text.size()) return false;
+        if (close >= text.size()) return 0;
         const auto number = ScanNumber(text.substr(i + 2, close - i - 2));
         *json += !number ? "null" : number->word ? (std::isnan(number->value) ? "NaN" : number->value > 0 ? "Inf" : "-Inf")
                                                  : std::string(text.substr(i + 2, number->bytes));
         i = close;
       } else {
-        return false;
+        return 0;
       }
     } else {
       json->push_back(c);
       depth += c == '{' ? 1 : c == '}' ? -1 : 0;
-      if (depth == 0) return true;
+      if (depth == 0) return i + 1;
     }
   }
-  return false;
+  return 0;
 }
 
 }  // namespace lossgauge::replay

@@ -11,13 +11,6 @@ namespace lossgauge::replay {
 namespace {
 
 bool IsWordByte(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || static_cast<unsigned char>(c) >= 0x80; }
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-
-std::string_view TrimSpaces(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
 
 struct Key {
   std::string_view name;
@@ -53,15 +46,25 @@ Key KeyOf(std::string_view between) {
   return key;
 }
 
-// The longest end of a phrase that is a known name: "Train Epoch 3 loss" says loss, "31: INFO step" says step.
+// The longest end of a phrase that is a known name: "Train Epoch 3 loss" says loss, "31: INFO step" says step. No name is longer than a few words:
+// only the last ones are looked at, whatever stands before them.
 std::string_view KnownEnd(std::string_view phrase) {
-  for (std::string_view rest = phrase; !rest.empty();) {
+  constexpr std::size_t kLongestName = 80;
+  std::string_view rest = phrase;
+  if (rest.size() > kLongestName) {
+    rest.remove_prefix(rest.size() - kLongestName);
+    const std::size_t space = rest.find(' ');
+    if (space == std::string_view::npos) return {};
+    rest = TrimSpaces(rest.substr(space));
+  }
+  const std::string_view last_words = rest;
+  while (!rest.empty()) {
     if (LookUpName(NormalName(rest)).meaning != Meaning::kNone) return rest;
     const std::size_t space = rest.find(' ');
     if (space == std::string_view::npos) break;
     rest = TrimSpaces(rest.substr(space));
   }
-  return phrase;
+  return last_words;
 }
 
 // "1,234" and "2,345": the number that begins `text` together with its commas, if it has any.
@@ -70,9 +73,8 @@ std::optional<ScannedNumber> WithCommas(std::string_view text, const ScannedNumb
   const bool has_comma = end + 1 < text.size() && text[end] == ',' && IsDigit(text[end + 1]);
   if (meaning == Meaning::kNone || !has_comma || !std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), IsDigit)) return std::nullopt;
   while (end < text.size() && (IsDigit(text[end]) || (text[end] == ',' && end + 1 < text.size() && IsDigit(text[end + 1])))) ++end;
-  const bool counts = meaning == Meaning::kStep || meaning == Meaning::kTokens || meaning == Meaning::kUnmaskedTokens || meaning == Meaning::kFiniteTokens;
   CommaUse use = CommaUse::kNone;
-  const auto value = ParseNumber(text.substr(0, end), !counts, &use);
+  const auto value = ParseNumber(text.substr(0, end), !IsCount(meaning), &use);
   if (!value) return std::nullopt;
   *comma = use;
   return ScannedNumber{*value, end, false};
@@ -95,9 +97,9 @@ std::string_view RankTag(std::string_view line) {
   return {};
 }
 
-bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record, CommaUse* comma) {
+bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record) {
   bool left_out = false;
-  *comma = CommaUse::kNone;
+  const std::size_t first = line.find_first_not_of(" \t");
   std::size_t begin = 0;  // of the text before the next number
   for (std::size_t i = 0; i < line.size();) {
     const char c = line[i];
@@ -114,7 +116,12 @@ bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record, Com
       continue;
     }
     const Key key = KeyOf(line.substr(begin, i - begin));
-    if (const auto whole = WithCommas(line.substr(i), *number, LookUpName(NormalName(KnownEnd(key.name))).meaning, comma)) number = whole;
+    const std::string_view known_name = KnownEnd(key.name);
+    CommaUse comma = CommaUse::kNone;
+    if (const auto whole = WithCommas(line.substr(i), *number, LookUpName(NormalName(known_name)).meaning, &comma)) {
+      number = whole;
+      record->NoteComma(comma);
+    }
     const std::size_t end = i + number->bytes;
     std::size_t after = end;
     while (after < line.size() && (IsWordByte(line[after]) || line[after] == '%')) ++after;
@@ -124,13 +131,13 @@ bool AddKeyValues(std::string_view line, bool terminated, LogRecord* record, Com
     const bool touches_end = !terminated && after == line.size();
     if (is_value && !(number->word && key.name.empty())) {
       std::string_view unit = suffix.empty() ? key.unit : suffix;
-      std::string_view name = KnownEnd(key.name);
+      std::string_view name = known_name;
       double value = number->value;
       if (suffix == "K" || suffix == "k") value *= 1e3;
       if (suffix == "M") value *= 1e6;
-      // llm.c gives the time of a step as a number of ms without a name.
       // "120 | loss 3.1": whose first number has no name gives the step.
-      if (name.empty() && suffix.empty() && TrimSpaces(line.substr(0, i)).empty() && line.substr(end).starts_with(" | ")) name = "step";
+      if (name.empty() && suffix.empty() && i == first && line.substr(end).starts_with(" | ")) name = "step";
+      // llm.c gives the time of a step as a number of ms without a name.
       const bool is_nameless_time = name.empty() && suffix.empty() && line.substr(end).starts_with(" ms") && line.substr(0, i).ends_with("| ");
       // "time 123.45ms" of a step; without a unit it may be of anything.
       const bool is_time = name == "time" && suffix == "ms";

@@ -77,7 +77,10 @@ bool LineReader::NextRaw(bool* terminated) {
     position_ = end + 1;
     break;
   }
-  if (overlong) report_->Count(Oddity::kOverlongLine, number_);
+  if (overlong) {
+    report_->Count(Oddity::kOverlongLine, number_);
+    *terminated = false;  // for all that is known it was cut within a number
+  }
   report_->lines = number_;
   return any;
 }

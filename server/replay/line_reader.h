@@ -14,7 +14,7 @@ namespace lossgauge::replay {
 struct LogLine {
   std::string_view text;      // valid until the next call
   std::uint64_t number = 0;   // from 1, by line feeds: states of one progress bar share a number
-  bool terminated = true;     // false: the file ends in it, perhaps in its middle
+  bool terminated = true;     // false: the file ends in it, perhaps in its middle, or it was cut at kMaxLineBytes
 };
 
 // Not thread-safe.

@@ -23,6 +23,9 @@ namespace lossgauge::replay {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
+// A ring holds 64 events: half of them at once, and then one in so long, are never more than lossgauged has seen a second later.
+constexpr std::int64_t kEventPause = kSecond / 25;
+constexpr std::int64_t kEventCredit = LG_EVENT_SLOT_COUNT / 2 * kEventPause;
 
 std::int64_t Now(clockid_t id) {
   timespec t{};
@@ -110,9 +113,11 @@ class LiveRing::Segment {
     ring::StoreRelaxed(&status->last_call_boot_ns, record.boot_ns);
   }
 
-  void PublishEvent(std::uint64_t kind, std::int64_t step, std::string_view text, double value, std::uint64_t count) {
+  void PublishEvent(std::uint64_t kind, std::int64_t step, std::string_view text, double value, std::uint64_t count,
+                    std::uint64_t phase = LG_PHASE_TRAIN) {
     lg_event_record event{};
     event.kind = kind;
+    event.phase = phase;
     event.step = step;
     event.boot_ns = Now(CLOCK_BOOTTIME);
     event.wall_ns = Now(CLOCK_REALTIME);
@@ -127,10 +132,11 @@ class LiveRing::Segment {
     for (auto* writer : {steps_.get(), events_.get()}) ring::StoreRelease(&writer->status()->heartbeat_boot_ns, Now(CLOCK_BOOTTIME));
   }
 
-  void Close() {
-    PublishEvent(LG_EVENT_END, last_step(), "end of the log", 0, LG_CLOSE_FINISHED);
+  void Close(const std::optional<LogJobEvent>& failure) {
+    const std::uint64_t closed = failure ? LG_CLOSE_FAILED : LG_CLOSE_FINISHED;
+    PublishEvent(LG_EVENT_END, last_step(), failure ? std::string_view(failure->text) : "end of the log", 0, closed);
     Beat();
-    ring::StoreRelease(&steps_->status()->closed, LG_CLOSE_FINISHED);
+    ring::StoreRelease(&steps_->status()->closed, closed);
   }
 
   std::int64_t last_step() const { return last_.total_steps > 0 ? last_.step : -1; }
@@ -195,41 +201,79 @@ LiveRing::LiveRing(LiveRingOptions options)
 LiveRing::~LiveRing() = default;
 
 void LiveRing::BeginAttempt(const LogPoint& point) {
-  if (segment_) segment_->Close();
+  if (segment_) segment_->Close(failure_);
+  failure_.reset();
   attempt_ = point.attempt;
+  event_credit_ns_ = kEventCredit;
   segment_ = std::make_unique<Segment>();
   // A log that is fed again is another attempt, not the same one gone back.
-  const std::string name = absl::StrCat(point.attempt_name.empty() ? absl::StrCat(point.attempt) : point.attempt_name, "@", start_wall_ns_ / kSecond);
+  const std::string name = absl::StrCat(attempt_names_.Name(point), "@", start_wall_ns_ / kSecond);
   status_ = segment_->Create(options_.directory, options_.run, name, Now(CLOCK_REALTIME));
   if (!status_.ok()) {
     segment_.reset();
     return;
   }
-  if (point.step > point.interval_steps) segment_->PublishEvent(LG_EVENT_RESUME, point.step - point.interval_steps, "", 0, 0);
+  const std::int64_t before = point.step - point.interval_steps;
+  if (resume_ && resume_->step >= before && resume_->step < point.step) {
+    segment_->PublishEvent(LG_EVENT_RESUME, resume_->step, resume_->text, 0, 0);
+  } else if (before > 0) {
+    segment_->PublishEvent(LG_EVENT_RESUME, before, "", 0, 0);
+  }
+  resume_.reset();
 }
 
 void LiveRing::OnPoint(const LogPoint& point) {
   if (!status_.ok()) return;
+  if (point.attempt != attempt_ && attempt_names_.size() >= kMaxAttempts) {
+    status_ = absl::ResourceExhaustedError(absl::StrCat("line ", point.line, " begins one attempt more than the ", kMaxAttempts, " that are fed"));
+    return;
+  }
   if (point.attempt != attempt_) BeginAttempt(point);
   if (!status_.ok()) return;
   segment_->Publish(point);
   ++published_;
-  for (std::int64_t left = static_cast<std::int64_t>(1e9 / options_.points_per_second); left > 0; left -= kSecond) {
+  Wait(static_cast<std::int64_t>(1e9 / options_.points_per_second));
+}
+
+void LiveRing::Wait(std::int64_t nanoseconds) {
+  event_credit_ns_ = std::min(kEventCredit, event_credit_ns_ + nanoseconds);
+  for (std::int64_t left = nanoseconds; left > 0; left -= kSecond) {
     segment_->Beat();
     options_.sleep(std::min(left, kSecond));
   }
 }
 
+void LiveRing::PaceEvent() {
+  if (event_credit_ns_ < kEventPause) Wait(kEventPause);
+  event_credit_ns_ -= kEventPause;
+}
+
 void LiveRing::OnEvaluation(const LogEvaluation& evaluation) {
-  if (segment_) segment_->PublishEvent(LG_EVENT_EVALUATION, evaluation.step.value_or(segment_->last_step()), "", evaluation.loss_nats, 0);
+  if (!status_.ok() || !segment_) return;
+  PaceEvent();
+  segment_->PublishEvent(LG_EVENT_EVALUATION, evaluation.step.value_or(segment_->last_step()), "", evaluation.loss_nats, 0);
 }
 
 void LiveRing::OnCheckpoint(const LogCheckpoint& checkpoint) {
-  if (segment_) segment_->PublishEvent(LG_EVENT_CHECKPOINT, checkpoint.step, checkpoint.path, 0, 0);
+  if (!status_.ok() || !segment_) return;
+  PaceEvent();
+  segment_->PublishEvent(LG_EVENT_CHECKPOINT, checkpoint.step, checkpoint.path, 0, 0);
+}
+
+void LiveRing::OnJobEvent(const LogJobEvent& event) {
+  if (event.kind == LogJobEvent::kResume) {
+    resume_ = event;
+  } else if (event.kind == LogJobEvent::kEnd) {
+    if (event.failed) failure_ = event;
+  } else if (status_.ok() && segment_) {
+    PaceEvent();
+    const bool begins = event.kind == LogJobEvent::kPhaseBegin;
+    segment_->PublishEvent(begins ? LG_EVENT_PHASE_BEGIN : LG_EVENT_PHASE_END, event.step, "", 0, 0, event.phase);
+  }
 }
 
 void LiveRing::Finish() {
-  if (segment_) segment_->Close();
+  if (segment_) segment_->Close(failure_);
 }
 
 }  // namespace lossgauge::replay

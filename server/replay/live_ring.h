@@ -1,5 +1,5 @@
 // Feeds a log to a running lossgauged: the ring files of a training job, written by hand. lossgauged cannot tell it from a job that publishes a step
-// for each point, a fixed number of them a second.
+// for each point, a fixed number of them a second. Evaluations and checkpoints that stand close together hold it up: a ring of events is small.
 //
 // What a ring cannot carry is lost: times of steps are those of the feeding, so nothing is said of slow steps; and a point's record stands for one
 // step, whatever it is a mean over (the detectors see how far apart steps are, as they do in a job). Each attempt of the log is a segment of its own.
@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/replay/attempt_names.h"
 #include "server/replay/log_point.h"
 
 namespace lossgauge::replay {
@@ -34,7 +36,9 @@ class LiveRing final : public LogSink {
   void OnPoint(const LogPoint& point) override;
   void OnEvaluation(const LogEvaluation& evaluation) override;
   void OnCheckpoint(const LogCheckpoint& checkpoint) override;
-  // The clean end. The files stay for lossgauged to drain.
+  void OnJobEvent(const LogJobEvent& event) override;
+  bool WantsMore() const override { return status_.ok(); }
+  // The end: a clean one, unless the log said that the job failed. The files stay for lossgauged to drain.
   void Finish();
 
   // What kept it from feeding, with the path; from then on nothing is fed.
@@ -44,11 +48,17 @@ class LiveRing final : public LogSink {
  private:
   class Segment;
   void BeginAttempt(const LogPoint& point);
+  void Wait(std::int64_t nanoseconds);
+  void PaceEvent();
 
   const LiveRingOptions options_;
   const std::int64_t start_wall_ns_;
   std::unique_ptr<Segment> segment_;
   std::uint32_t attempt_ = 0;
+  std::optional<LogJobEvent> resume_;   // of the attempt that is about to begin
+  std::optional<LogJobEvent> failure_;  // of the present one
+  AttemptNames attempt_names_;
+  std::int64_t event_credit_ns_ = 0;  // time that no event has used up yet
   std::uint64_t published_ = 0;
   absl::Status status_;
 };

@@ -10,8 +10,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lossgauge::replay {
+
+inline constexpr std::int64_t kLargestStep = std::int64_t{1} << 53;  // a double holds it and every step below
+inline constexpr std::uint32_t kMaxAttempts = 1024;  // of one log or replay; no job is started so often
 
 struct LogPoint {
   std::uint64_t line = 0;   // from 1; of an event file: number of the record
@@ -28,7 +32,9 @@ struct LogPoint {
   std::optional<double> max_abs_logit;
   std::optional<double> log_z_mean_nats;
   std::optional<double> log_z_max_nats;
-  std::optional<double> reported_loss_nats;
+  std::optional<double> reported_loss_nats;  // over which steps, how rounded and with what added is not known
+  std::optional<double> objective_nats;      // what is trained on: the loss with smoothing and z-loss
+  std::optional<double> z_loss_nats;
   std::optional<std::uint64_t> tokens;
   std::optional<std::uint64_t> unmasked_tokens;
   std::optional<std::uint64_t> finite_tokens;
@@ -52,12 +58,27 @@ struct LogCheckpoint {
   std::string path;  // may be empty
 };
 
+// What only our own bundles tell.
+struct LogJobEvent {
+  // Resume comes before the first point of the attempt that it begins, end after the last one of the attempt that ended.
+  enum Kind { kResume, kPhaseBegin, kPhaseEnd, kEnd };
+  std::uint64_t line = 0;
+  Kind kind = kEnd;
+  std::int64_t step = -1;   // resume: the job went on after this one
+  std::uint64_t phase = 0;  // LG_PHASE_*
+  bool failed = false;      // end: as the job itself said
+  std::string text;         // resume: the checkpoint's path; end: why
+};
+
 class LogSink {
  public:
   virtual ~LogSink() = default;
   virtual void OnPoint(const LogPoint& point) = 0;
   virtual void OnEvaluation(const LogEvaluation&) {}
   virtual void OnCheckpoint(const LogCheckpoint&) {}
+  virtual void OnJobEvent(const LogJobEvent&) {}
+  // False: whatever else comes is of no use, so reading may end.
+  virtual bool WantsMore() const { return true; }
 };
 
 // What was found that a log should not hold. Nothing of it stops the reading.
@@ -65,6 +86,8 @@ enum class Oddity {
   kUnreadable,      // a line, row, object or record that does not parse
   kCutOff,          // ends in the middle; its complete values were used
   kOverlongLine,    // longer than 1 MiB; its beginning was looked at
+  kOverlongRecord,  // of an event file, larger than 16 MiB
+  kShortRow,        // fewer cells than names in the header
   kBinary,          // bytes that no text holds
   kInvalidUtf8,
   kChecksum,        // of an event file
@@ -72,6 +95,7 @@ enum class Oddity {
   kAbsurdStep,      // beyond 2^53
   kLoneJump,        // far beyond its neighbours, and the log did not go on from there
   kRepeatedStep,    // a second point of a step: the first stands
+  kTooManyAttempts,  // a point that would begin one more than kMaxAttempts
   kOtherRank,       // another rank's line for a step that is behind
   kOtherSeries,     // a second loss beside the one that is read
   kDecimalComma,
@@ -80,6 +104,7 @@ enum class Oddity {
   kWithoutStep,     // a loss without a step, in a log whose points have steps
   kNumbered,        // no point has a step: they were numbered
   kUnknownShape,    // JSON or a table without anything that is known here
+  kTooManyEvents,   // of a bundle: beyond what is held in memory
   kCount,
 };
 std::string_view OddityName(Oddity oddity);         // "unreadable", "cut_off", ...
@@ -95,6 +120,7 @@ inline constexpr std::string_view kFormatText = "text";  // until its lines' gra
 
 // What reading a file came to.
 struct LogReport {
+  std::string read_error;  // why reading ended before the end of the file; empty if it did not
   std::string format;     // "hf_trainer_state", "megatron", ...; "unknown" if nothing in it was understood
   std::string loss_name;  // as the log calls it
   std::string encoding;   // "utf-8", "utf-16le", "utf-16be", "binary"
@@ -105,6 +131,7 @@ struct LogReport {
   std::uint64_t checkpoints = 0;
   std::uint64_t skipped_iterations = 0;
   std::uint32_t attempts = 0;
+  std::vector<std::string> notes;  // sentences that whoever reads the verdicts must know
   std::array<OddityCount, static_cast<std::size_t>(Oddity::kCount)> oddities{};
 
   void Count(Oddity oddity, std::uint64_t line) {

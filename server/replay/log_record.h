@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "server/replay/field_names.h"
+#include "server/replay/log_point.h"
+#include "server/replay/number_text.h"
 
 namespace lossgauge::replay {
 
@@ -27,16 +29,27 @@ struct LogRecord {
   std::string rank_tag;    // "default7", "31": who printed the line, where it says so
   std::string attempt;     // where the log names it
   bool is_evaluation = false;  // the record says of itself that it is no training step
+  bool has_decimal_comma = false;    // in a number of it
+  bool has_thousands_comma = false;  // likewise
   std::vector<LogField> fields;
 
   void Clear() {
     line = 0;
     rank_tag.clear();
     attempt.clear();
-    is_evaluation = false;
+    is_evaluation = has_decimal_comma = has_thousands_comma = false;
     fields.clear();
   }
   void Add(std::string_view raw_name, double value, std::string_view unit = "", std::optional<std::uint64_t> exact = std::nullopt);
+  void NoteComma(CommaUse comma) {
+    has_decimal_comma = has_decimal_comma || comma == CommaUse::kDecimal;
+    has_thousands_comma = has_thousands_comma || comma == CommaUse::kThousands;
+  }
+  // Tells `report` of the commas that were found.
+  void CountCommas(LogReport* report) const {
+    if (has_decimal_comma) report->Count(Oddity::kDecimalComma, line);
+    if (has_thousands_comma) report->Count(Oddity::kThousandsComma, line);
+  }
   const LogField* Best(Meaning meaning) const;           // lowest rank, then first
   const LogField* Named(std::string_view normal_name) const;  // first
   bool Has(Meaning meaning) const { return Best(meaning) != nullptr; }

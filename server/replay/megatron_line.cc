@@ -9,14 +9,8 @@
 namespace lossgauge::replay {
 namespace {
 
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
-
 std::optional<std::int64_t> WholeAt(std::string_view text) {
-  text = Trim(text);
+  text = TrimSpaces(text);
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc()) return std::nullopt;
@@ -27,11 +21,13 @@ std::optional<std::int64_t> WholeAt(std::string_view text) {
 void AddCell(std::string_view cell, LogRecord* record) {
   const std::size_t colon = cell.rfind(':');
   if (colon == std::string_view::npos) return;
-  const std::string_view name = Trim(cell.substr(0, colon));
-  const std::string_view text = Trim(cell.substr(colon + 1));
-  const auto number = ScanNumber(text);
-  if (!number || number->bytes != text.size()) return;
-  record->Add(name, number->value);
+  const std::string_view name = TrimSpaces(cell.substr(0, colon));
+  const std::string_view text = TrimSpaces(cell.substr(colon + 1));
+  CommaUse comma = CommaUse::kNone;
+  const auto number = ParseNumber(text, !IsCount(LookUpName(NormalName(name)).meaning), &comma);
+  if (!number) return;
+  record->NoteComma(comma);
+  record->Add(name, *number);
 }
 
 }  // namespace
@@ -47,7 +43,7 @@ bool ParseMegatronLine(std::string_view line, bool terminated, LogRecord* record
   const std::string_view number = head.substr(word + kIteration.size());
   const auto step = WholeAt(number);
   if (!step) return false;
-  const std::string_view before = Trim(head.substr(0, word));
+  const std::string_view before = TrimSpaces(head.substr(0, word));
   if (before.ends_with("loss at") || before.ends_with("loss for")) {  // "validation loss at iteration 100 | lm loss value: ..."
     record->is_evaluation = true;
   } else if (number.find('/') == std::string_view::npos) {
@@ -58,7 +54,7 @@ bool ParseMegatronLine(std::string_view line, bool terminated, LogRecord* record
   while (!rest.empty()) {
     const std::size_t end = rest.find('|');
     if (end == std::string_view::npos) {  // every cell ends in a bar: this one was cut
-      if (!terminated && !Trim(rest).empty()) {
+      if (!terminated && !TrimSpaces(rest).empty()) {
         *cut_off = true;
         break;
       }
@@ -82,13 +78,13 @@ std::optional<LogCheckpoint> ParseCheckpointLine(std::string_view line) {
     const auto step = WholeAt(rest);
     const std::size_t to = rest.find(" to ");
     if (step && *step >= 0 && to != std::string_view::npos) {
-      std::string_view path = Trim(rest.substr(to + 4));
+      std::string_view path = TrimSpaces(rest.substr(to + 4));
       path = path.substr(0, path.find(' '));
       return LogCheckpoint{0, *step, std::string(path)};
     }
   }
   if (const std::string_view rest = at("Saving model checkpoint to "); !rest.empty()) {  // .../checkpoint-500
-    std::string_view path = Trim(rest);
+    std::string_view path = TrimSpaces(rest);
     path = path.substr(0, path.find(' '));
     const std::size_t dash = path.rfind('-');
     const auto step = dash == std::string_view::npos ? std::nullopt : WholeAt(path.substr(dash + 1));

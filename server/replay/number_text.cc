@@ -12,7 +12,6 @@
 namespace lossgauge::replay {
 namespace {
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsLetter(char c) { return absl::ascii_isalpha(static_cast<unsigned char>(c)); }
 
 bool StartsWithIgnoringCase(std::string_view text, std::string_view word) {
@@ -20,14 +19,14 @@ bool StartsWithIgnoringCase(std::string_view text, std::string_view word) {
   return std::equal(word.begin(), word.end(), text.begin(), [](char a, char b) { return a == absl::ascii_tolower(static_cast<unsigned char>(b)); });
 }
 
-std::string_view Trim(std::string_view text) {
+}  // namespace
+
+std::string_view TrimSpaces(std::string_view text) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
   return text;
 }
-
-}  // namespace
 
 std::optional<ScannedNumber> ScanNumber(std::string_view text) {
   std::size_t i = 0;
@@ -80,7 +79,7 @@ std::optional<ScannedNumber> ScanNumber(std::string_view text) {
 
 std::optional<double> ParseNumber(std::string_view text, bool comma_is_decimal, CommaUse* comma) {
   *comma = CommaUse::kNone;
-  text = Trim(text);
+  text = TrimSpaces(text);
   if (text.empty() || text.size() > 400) return std::nullopt;
   std::string plain;
   if (const std::size_t first = text.find(','); first != std::string_view::npos) {
@@ -117,7 +116,7 @@ std::optional<double> ParseNumber(std::string_view text, bool comma_is_decimal, 
 }
 
 bool IsNanWord(std::string_view text) {
-  text = Trim(text);
+  text = TrimSpaces(text);
   if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
   return text.size() == 3 && StartsWithIgnoringCase(text, "nan");
 }

@@ -23,6 +23,11 @@ enum class CommaUse { kNone, kThousands, kDecimal };
 // three digits are dropped else; `comma` says what was found.
 std::optional<double> ParseNumber(std::string_view text, bool comma_is_decimal, CommaUse* comma);
 
+inline bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+// Without the spaces and tabs around it.
+std::string_view TrimSpaces(std::string_view text);
+
 // "nan" in any case, with or without a sign.
 bool IsNanWord(std::string_view text);
 

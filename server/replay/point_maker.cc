@@ -7,7 +7,7 @@
 namespace lossgauge::replay {
 namespace {
 
-constexpr double kLargestStep = 9007199254740992.0;  // 2^53
+constexpr double kLargestValue = static_cast<double>(kLargestStep);
 constexpr double kJumpSteps = 1e6;      // as far as lossgauged believes a jump
 constexpr double kJumpSpacings = 1000;  // and in logs whose points are far apart
 constexpr double kNextSpacings = 4;     // where a log goes on as if nothing had been
@@ -16,7 +16,7 @@ constexpr std::size_t kMaxRankTags = 64;
 std::optional<std::uint64_t> Whole(const LogField* field) {
   if (field == nullptr) return std::nullopt;
   if (field->exact) return field->exact;
-  if (!(field->value >= 0) || field->value > kLargestStep) return std::nullopt;
+  if (!(field->value >= 0) || field->value > kLargestValue) return std::nullopt;
   return static_cast<std::uint64_t>(std::llround(field->value));
 }
 
@@ -49,29 +49,42 @@ void PointMaker::Choose() {
   series_ = ChooseSeries(waiting_);
   if (!series_ && waiting_.size() >= kProbeRecords) {
     chosen_ = false;  // nothing but evaluations so far: keep looking
-    waiting_.erase(waiting_.begin(), waiting_.begin() + kProbeRecords / 2);
+    const auto half = waiting_.begin() + kProbeRecords / 2;
+    TellWaiting(waiting_.begin(), half);
+    waiting_.erase(waiting_.begin(), half);
     return;
   }
   if (series_) report_->loss_name = series_->loss_name;
   if (series_ && report_->format == kFormatText) report_->format = series_->shape;
   if (series_ && !series_->has_steps) report_->Count(Oddity::kNumbered, waiting_.front().line);
-  std::size_t next_checkpoint = 0;
-  for (const LogRecord& record : waiting_) {
-    while (next_checkpoint < waiting_checkpoints_.size() && waiting_checkpoints_[next_checkpoint].line < record.line) {
-      OnCheckpoint(waiting_checkpoints_[next_checkpoint++]);
-    }
-    Use(record);
-  }
-  while (next_checkpoint < waiting_checkpoints_.size()) OnCheckpoint(waiting_checkpoints_[next_checkpoint++]);
+  TellWaiting(waiting_.begin(), waiting_.end());
+  for (const LogCheckpoint& checkpoint : waiting_checkpoints_) TellCheckpoint(checkpoint);
   waiting_ = {};
   waiting_checkpoints_ = {};
 }
 
+void PointMaker::TellWaiting(std::vector<LogRecord>::const_iterator from, std::vector<LogRecord>::const_iterator to) {
+  auto checkpoint = waiting_checkpoints_.cbegin();
+  for (; from != to; ++from) {
+    for (; checkpoint != waiting_checkpoints_.cend() && checkpoint->line < from->line; ++checkpoint) TellCheckpoint(*checkpoint);
+    Use(*from);
+  }
+  waiting_checkpoints_.erase(waiting_checkpoints_.cbegin(), checkpoint);
+}
+
 void PointMaker::OnCheckpoint(const LogCheckpoint& checkpoint) {
-  if (!chosen_) {
-    if (waiting_checkpoints_.size() < kProbeRecords) waiting_checkpoints_.push_back(checkpoint);
+  if (chosen_) {
+    TellCheckpoint(checkpoint);
     return;
   }
+  if (waiting_checkpoints_.size() >= kProbeRecords) {
+    TellCheckpoint(waiting_checkpoints_.front());
+    waiting_checkpoints_.erase(waiting_checkpoints_.begin());
+  }
+  waiting_checkpoints_.push_back(checkpoint);
+}
+
+void PointMaker::TellCheckpoint(const LogCheckpoint& checkpoint) {
   ++report_->checkpoints;
   sink_->OnCheckpoint(checkpoint);
 }
@@ -100,7 +113,7 @@ std::optional<std::int64_t> PointMaker::StepOf(const LogRecord& record) {
     return std::nullopt;
   }
   const double value = field->value;
-  if (!(std::fabs(value) <= kLargestStep) || value != std::floor(value)) {
+  if (!(std::fabs(value) <= kLargestValue) || value != std::floor(value)) {
     report_->Count(Oddity::kAbsurdStep, record.line);
     return std::nullopt;
   }
@@ -118,6 +131,10 @@ std::optional<std::int64_t> PointMaker::StepOf(const LogRecord& record) {
     last_epoch_ = epoch->value;
   }
   last_raw_step_ = raw;
+  if (raw > kLargestStep - epoch_offset_) {
+    report_->Count(Oddity::kAbsurdStep, record.line);
+    return std::nullopt;
+  }
   return raw + epoch_offset_;
 }
 
@@ -128,7 +145,7 @@ void PointMaker::UseEvaluation(const LogRecord& record) {
   LogEvaluation evaluation;
   evaluation.line = record.line;
   evaluation.loss_nats = loss->value;
-  if (const LogField* step = record.Best(Meaning::kStep); step != nullptr && step->value >= 0 && step->value <= kLargestStep) {
+  if (const LogField* step = record.Best(Meaning::kStep); step != nullptr && step->value >= 0 && step->value <= static_cast<double>(kLargestStep - epoch_offset_)) {
     evaluation.step = static_cast<std::int64_t>(step->value) + epoch_offset_;
   }
   ++report_->evaluations;
@@ -157,7 +174,7 @@ void PointMaker::Use(const LogRecord& record) {
       const LogField* epoch = record.Best(Meaning::kEpoch);
       const bool goes_back = epoch != nullptr && last_epoch_ && epoch->value < *last_epoch_;
       if (epoch != nullptr && std::isfinite(epoch->value)) last_epoch_ = epoch->value;
-      point.step = goes_back || !last_step_ ? 0 : *last_step_ + 1;
+      point.step = goes_back || !last_step_ ? 0 : *last_step_ + 1;  // within 2^53: no file has as many records
     }
     point.attempt_name = record.attempt;
     point.loss = Value(loss);
@@ -238,6 +255,10 @@ void PointMaker::Place(LogPoint point, const std::string& rank_tag) {
 }
 
 void PointMaker::BeginAttempt(LogPoint point, const std::string& rank_tag) {
+  if (attempt_ == kMaxAttempts) {
+    report_->Count(Oddity::kTooManyAttempts, point.line);
+    return;
+  }
   ++attempt_;
   attempt_name_ = point.attempt_name;
   last_step_.reset();

@@ -36,6 +36,9 @@ class PointMaker {
   };
 
   void Choose();
+  // Of the records that wait, those from `from` to `to`, and the checkpoints between them.
+  void TellWaiting(std::vector<LogRecord>::const_iterator from, std::vector<LogRecord>::const_iterator to);
+  void TellCheckpoint(const LogCheckpoint& checkpoint);
   void Use(const LogRecord& record);
   void UseEvaluation(const LogRecord& record);
   void Place(LogPoint point, const std::string& rank_tag);

@@ -28,6 +28,18 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeign 
                                                                                    {"PAR1", "Parquet: export it as CSV"},
                                                                                    {"SQLite format 3", "an SQLite database: export it as CSV"}}};
 
+// Ends where the sink wants no more.
+class WantedSource final : public ByteSource {
+ public:
+  WantedSource(ByteSource* source, const LogSink* sink) : source_(source), sink_(sink) {}
+  std::size_t Read(char* buffer, std::size_t size) override { return sink_->WantsMore() ? source_->Read(buffer, size) : 0; }
+  std::string error() const override { return source_->error(); }
+
+ private:
+  ByteSource* const source_;
+  const LogSink* const sink_;
+};
+
 enum class Kind { kJsonDocument, kJsonLines, kCsv, kText };
 
 struct Sniffed {
@@ -79,7 +91,8 @@ Sniffed Sniff(std::string_view head) {
 
 absl::StatusOr<LogReport> ReadLog(ByteSource* source, LogSink* sink) {
   LogReport report;
-  HeadSource bytes(source, &report.bytes);
+  WantedSource wanted(source, sink);
+  HeadSource bytes(&wanted, &report.bytes);
   const std::string_view raw = bytes.Head(kHeadBytes);
   for (const auto& [magic, what] : kForeign) {
     if (raw.starts_with(magic)) return absl::InvalidArgumentError(absl::StrCat("this is no log but ", absl::string_view(what.data(), what.size())));
@@ -104,7 +117,7 @@ absl::StatusOr<LogReport> ReadLog(ByteSource* source, LogSink* sink) {
     }
   }
   points.Finish();
-  if (const std::string error = source->error(); !error.empty()) return absl::DataLossError(absl::StrCat("reading failed: ", error));
+  if (const std::string error = source->error(); !error.empty()) report.read_error = absl::StrCat("reading failed: ", error);
   if (report.points + report.evaluations + report.checkpoints == 0) report.format = "unknown";
   return report;
 }
@@ -115,6 +128,7 @@ absl::StatusOr<LogReport> ReadLogFile(const std::string& path, LogSink* sink) {
   if (!source.ok()) return source.status();
   auto report = ReadLog(source->get(), sink);
   if (!report.ok()) return absl::Status(report.status().code(), absl::StrCat(path, ": ", report.status().message()));
+  if (!report->read_error.empty()) report->read_error = absl::StrCat(path, ": ", report->read_error);
   return report;
 }
 

@@ -11,12 +11,12 @@
 
 namespace lossgauge::replay {
 
-// Reads to the end in bounded memory. Whatever is readable goes to `sink`; what is not is counted in the report with its lines. INVALID_ARGUMENT:
-// the bytes are of a kind that holds no log as it is (compressed, an archive of another program); DATA_LOSS: reading failed.
-// A file in which nothing was understood is no error: its report has no points.
+// Reads to the end in bounded memory, or until `sink` wants no more. Whatever is readable goes to `sink`; what is not is counted in the report with
+// its lines, and where reading fails the report says so and is of what came before. INVALID_ARGUMENT: the bytes are of a kind that holds no log as it
+// is (compressed, an archive of another program). A file in which nothing was understood is no error: its report has no points.
 absl::StatusOr<LogReport> ReadLog(ByteSource* source, LogSink* sink);
 
-// Likewise; errors name the path.
+// Likewise; errors name the path. Of a bundle DATA_LOSS: reading failed, after points may have gone to `sink`.
 absl::StatusOr<LogReport> ReadLogFile(const std::string& path, LogSink* sink);
 
 }  // namespace lossgauge::replay

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/detect/judge.h"
+#include "server/replay/attempt_names.h"
 #include "server/replay/no_store.h"
 #include "server/replay/observed_judge.h"
 #include "server/replay/step_record.h"
@@ -19,8 +22,14 @@ constexpr state::TimeNs kSecond = 1'000'000'000;
 constexpr state::TimeNs kBegin = 1'700'000'000 * kSecond;
 constexpr state::TimeNs kBootBegin = 1'000 * kSecond;
 constexpr double kLongestStepSeconds = 86'400;
-constexpr std::size_t kMostKept = 65'536;
+constexpr state::TimeNs kLongestClock = kBegin + 3'000'000'000 * kSecond;  // a century; the rest of what 64 bits hold goes by the second
 constexpr int kPointsAFlush = 256;  // what the book would write to a store is dropped so often
+
+LogJobEvent EndOfLog() {
+  LogJobEvent end;
+  end.text = "end of the log";
+  return end;
+}
 
 int Badness(state::Action action) {
   switch (action) {
@@ -36,27 +45,28 @@ int Badness(state::Action action) {
 }  // namespace
 
 struct Replay::Parts final : public JudgeObserver {
-  Parts(const std::string& run, const detect::PolicySet& policies)
-      : run_name(run), judges(policies), observed(&judges, this), book(Options(), &observed, &store, kBegin) {}
+  Parts(const std::string& run, const detect::PolicySet& policies, std::size_t most)
+      : run_name(run), most_kept(most), judges(policies), observed(&judges, this), book(Options(), &observed, &store, kBegin) {}
 
   static state::RunBookOptions Options() {
     state::RunBookOptions options;
     // Readers have sorted out steps that jump; what they let pass is meant.
     options.run.join.max_step_jump = std::int64_t{1} << 60;
-    options.run.max_attempts = 1 << 20;
+    options.run.max_attempts = 256;
     options.max_recent_steps = 64;
     return options;
   }
 
   void BeginAttempt(const LogPoint& point);
-  void EndAttempt();
+  void EndAttempt(const LogJobEvent& end);
   void Look(state::ProducerState producer_state);
-  void Event(std::uint64_t kind, std::int64_t step, const std::string& text, double value, std::uint64_t count);
+  void Event(std::uint64_t kind, std::int64_t step, const std::string& text, double value, std::uint64_t count, std::uint64_t phase = LG_PHASE_TRAIN);
   void Advance();
   void OnIncidents(const std::vector<state::Incident>& changed) override;
   void OnVerdict(const state::Verdict& verdict) override;
 
   const std::string run_name;
+  const std::size_t most_kept;
   detect::DetectorJudgeFactory judges;
   ObservedJudgeFactory observed;
   NoStore store;
@@ -64,6 +74,10 @@ struct Replay::Parts final : public JudgeObserver {
 
   std::shared_ptr<const state::ProducerInfo> producer;
   std::uint32_t attempt = 0;
+  std::uint64_t phase = LG_PHASE_TRAIN;
+  std::uint64_t closed = LG_CLOSE_OPEN;
+  std::optional<LogJobEvent> resume;  // of the attempt that is about to begin
+  AttemptNames attempt_names;
   state::TimeNs now_ns = kBegin;
   state::TimeNs boot_ns = kBootBegin;
   std::uint64_t next_publication = 1;
@@ -74,6 +88,7 @@ struct Replay::Parts final : public JudgeObserver {
   Moment now;
   bool at_end = false;
   std::unordered_map<std::string, std::size_t> incident_index;
+  std::unordered_set<std::string> left_out;  // incidents that are open
   std::optional<state::Verdict> verdict;
   ReplayResult result;
 };
@@ -82,7 +97,8 @@ void Replay::Parts::Look(state::ProducerState producer_state) {
   state::LivenessReport report;
   report.producer = producer;
   report.producer_state = producer_state;
-  report.closed = producer_state == state::ProducerState::kEnded ? LG_CLOSE_FINISHED : LG_CLOSE_OPEN;
+  report.closed = closed;
+  report.phase = phase;
   report.enqueued_step = report.published_step = report.entered_step = next_publication > 1 ? last.step : -1;
   report.last_call = LG_CALL_PUBLISH;
   report.drained = true;
@@ -90,7 +106,7 @@ void Replay::Parts::Look(state::ProducerState producer_state) {
   book.OnLiveness(report);
 }
 
-void Replay::Parts::Event(std::uint64_t kind, std::int64_t step, const std::string& text, double value, std::uint64_t count) {
+void Replay::Parts::Event(std::uint64_t kind, std::int64_t step, const std::string& text, double value, std::uint64_t count, std::uint64_t event_phase) {
   if (producer == nullptr) return;
   state::ProducerEvent event;
   event.producer = producer;
@@ -99,24 +115,28 @@ void Replay::Parts::Event(std::uint64_t kind, std::int64_t step, const std::stri
   event.text = text;
   event.value = value;
   event.count = count;
+  event.phase = event_phase;
   event.publication = next_event++;
   event.receive_time_ns = now_ns;
   book.OnEvent(std::move(event));
 }
 
-void Replay::Parts::EndAttempt() {
-  if (producer == nullptr) return;
-  Event(LG_EVENT_END, last.step, "end of the log", 0, LG_CLOSE_FINISHED);
+void Replay::Parts::EndAttempt(const LogJobEvent& end) {
+  if (producer == nullptr || closed != LG_CLOSE_OPEN) return;
+  closed = end.failed ? LG_CLOSE_FAILED : LG_CLOSE_FINISHED;
+  Event(LG_EVENT_END, last.step, end.text, 0, closed);
   Look(state::ProducerState::kEnded);
 }
 
 void Replay::Parts::BeginAttempt(const LogPoint& point) {
-  EndAttempt();
+  EndAttempt(EndOfLog());
   attempt = point.attempt;
+  phase = LG_PHASE_TRAIN;
+  closed = LG_CLOSE_OPEN;
   auto info = std::make_shared<state::ProducerInfo>();
   info->segment = {{attempt, 1}};
   info->run = run_name;
-  info->attempt = point.attempt_name.empty() ? absl::StrCat(attempt) : point.attempt_name;
+  info->attempt = attempt_names.Name(point);
   info->attempt_start_ns = now_ns;
   info->layout.world_size = 1;
   info->layout.dp = info->layout.tp = info->layout.pp = info->layout.cp = info->layout.ep = {1, 0};
@@ -129,7 +149,13 @@ void Replay::Parts::BeginAttempt(const LogPoint& point) {
   book.OnProducer(producer);
   Look(state::ProducerState::kLive);
   // A log that begins in the middle goes on from a step before it.
-  if (point.step > point.interval_steps) Event(LG_EVENT_RESUME, point.step - point.interval_steps, "", 0, 0);
+  const std::int64_t before = point.step - point.interval_steps;
+  if (resume && resume->step >= before && resume->step < point.step) {
+    Event(LG_EVENT_RESUME, resume->step, resume->text, 0, 0);
+  } else if (before > 0) {
+    Event(LG_EVENT_RESUME, before, "", 0, 0);
+  }
+  resume.reset();
 }
 
 void Replay::Parts::Advance() {
@@ -145,9 +171,10 @@ void Replay::Parts::OnIncidents(const std::vector<state::Incident>& changed) {
   for (const state::Incident& incident : changed) {
     const auto [it, inserted] = incident_index.try_emplace(incident.id, result.incidents.size());
     if (inserted) {
-      if (result.incidents.size() >= kMostKept) {
+      if (result.incidents.size() >= most_kept) {
         incident_index.erase(it);
-        ++result.incidents_left_out;
+        if (left_out.insert(incident.id).second) ++result.incidents_left_out;
+        if (!incident.open) left_out.erase(incident.id);
         continue;
       }
       result.incidents.emplace_back().first = now;
@@ -169,19 +196,24 @@ void Replay::Parts::OnVerdict(const state::Verdict& said) {
   }
   if (verdict && !state::DiffersInSubstance(*verdict, said)) return;
   verdict = said;
-  if (result.verdicts.size() < kMostKept) {
+  if (result.verdicts.size() < most_kept) {
     result.verdicts.push_back({now, said});
   } else {
     ++result.verdicts_left_out;
   }
 }
 
-Replay::Replay(const std::string& run, const detect::PolicySet& policies) : parts_(std::make_unique<Parts>(run, policies)) {}
+Replay::Replay(const std::string& run, const detect::PolicySet& policies, std::size_t most_kept)
+    : parts_(std::make_unique<Parts>(run, policies, most_kept)) {}
 Replay::~Replay() = default;
 
 void Replay::OnPoint(const LogPoint& point) {
   Parts& p = *parts_;
-  const bool knows_time = point.step_seconds && *point.step_seconds > 0 && *point.step_seconds <= kLongestStepSeconds;
+  if (point.attempt != p.attempt && p.attempt_names.size() >= kMaxAttempts) {
+    ++p.result.points_left_out;
+    return;
+  }
+  const bool knows_time = point.step_seconds && *point.step_seconds > 0 && *point.step_seconds <= kLongestStepSeconds && p.now_ns < kLongestClock;
   const double steps = static_cast<double>(std::clamp<std::int64_t>(point.interval_steps, 1, 1'000'000));
   const double seconds = knows_time ? std::min(*point.step_seconds * steps, kLongestStepSeconds) : 1;
   p.now_ns += std::max<state::TimeNs>(1000, static_cast<state::TimeNs>(seconds * 1e9));
@@ -192,6 +224,7 @@ void Replay::OnPoint(const LogPoint& point) {
     p.BeginAttempt(point);
     p.now.attempt = p.producer->attempt;
   }
+  p.closed = LG_CLOSE_OPEN;  // whatever was said of an end: it goes on
   state::RankSample sample;
   sample.producer = p.producer;
   sample.record = MakeStepRecord(point);
@@ -216,11 +249,32 @@ void Replay::OnEvaluation(const LogEvaluation& evaluation) {
 
 void Replay::OnCheckpoint(const LogCheckpoint& checkpoint) { parts_->Event(LG_EVENT_CHECKPOINT, checkpoint.step, checkpoint.path, 0, 0); }
 
+void Replay::OnJobEvent(const LogJobEvent& event) {
+  Parts& p = *parts_;
+  switch (event.kind) {
+    case LogJobEvent::kResume: p.resume = event; return;
+    case LogJobEvent::kPhaseBegin:
+    case LogJobEvent::kPhaseEnd: {
+      const bool begins = event.kind == LogJobEvent::kPhaseBegin;
+      p.phase = begins ? event.phase : std::uint64_t{LG_PHASE_TRAIN};
+      p.Event(begins ? LG_EVENT_PHASE_BEGIN : LG_EVENT_PHASE_END, event.step, "", 0, 0, event.phase);
+      return;
+    }
+    case LogJobEvent::kEnd:
+      // A clean end waits: what is said of it says nothing about the steps, and there may be none behind it.
+      if (!event.failed) return;
+      p.now_ns += 1000;
+      p.EndAttempt(event);
+      p.Advance();
+      return;
+  }
+}
+
 ReplayResult Replay::Finish() {
   Parts& p = *parts_;
   p.at_end = true;
   p.now_ns += 1000;
-  p.EndAttempt();
+  p.EndAttempt(EndOfLog());
   p.Advance();
   return std::move(p.result);
 }

@@ -6,10 +6,10 @@
 #include <tuple>
 #include <utility>
 
+#include "server/replay/log_point.h"
+
 namespace lossgauge::replay {
 namespace {
-
-constexpr double kLargestStep = 9007199254740992.0;  // 2^53: a thousand spacings of points are still a number of steps
 
 struct Candidate {
   std::size_t order = 0;  // of its first record
@@ -52,7 +52,8 @@ std::optional<Series> ChooseSeries(const std::vector<LogRecord>& records) {
       }
       ++(step != nullptr ? candidate.with_step : candidate.without_step);
       candidate.fields += record.fields.size();
-      if (step != nullptr && step->value >= 0 && step->value <= kLargestStep) candidate.steps.push_back(step->value);
+      // Within the largest, a thousand spacings of points are still a number of steps.
+      if (step != nullptr && step->value >= 0 && step->value <= static_cast<double>(kLargestStep)) candidate.steps.push_back(step->value);
     }
   }
   if (candidates.empty()) return std::nullopt;

@@ -12,10 +12,21 @@ namespace {
 
 // A dictionary somewhere in the line: behind a logger's prefix, or glued to a progress bar.
 bool ParseDictionary(std::string_view line, std::string* json, LogRecord* record, bool* cut_off) {
+  // One without anything of use may hold another that has it. Looking within is bounded: each look goes over all that is left of the outer one.
+  constexpr int kLooksWithin = 8;
+  std::size_t tried_to = 0;
+  int looks = 0;
   for (std::size_t at = line.find('{'); at != std::string_view::npos; at = line.find('{', at + 1)) {
+    if (at < tried_to && looks == kLooksWithin) {
+      at = tried_to - 1;
+      continue;
+    }
     const std::size_t quote = line.find_first_not_of(" ", at + 1);
     if (quote == std::string_view::npos || (line[quote] != '\'' && line[quote] != '"')) continue;
-    if (!PythonToJson(line.substr(at), json)) {
+    if (at < tried_to) ++looks;
+    const std::size_t bytes = PythonToJson(line.substr(at), json);
+    tried_to = std::max(tried_to, at + bytes);
+    if (bytes == 0) {
       *cut_off = line.find("loss", at) != std::string_view::npos;
       return false;
     }
@@ -84,11 +95,9 @@ void ReadTextLog(LineReader* lines, PointMaker* points, LogReport* report) {
       // filled in
     } else if (!cut_off) {
       record.shape = kShapeKeyValues;
-      CommaUse comma = CommaUse::kNone;
-      cut_off = AddKeyValues(line.text, line.terminated, &record, &comma);
-      if (comma == CommaUse::kDecimal) report->Count(Oddity::kDecimalComma, line.number);
-      if (comma == CommaUse::kThousands) report->Count(Oddity::kThousandsComma, line.number);
+      cut_off = AddKeyValues(line.text, line.terminated, &record);
     }
+    record.CountCommas(report);
     if (cut_off) report->Count(Oddity::kCutOff, line.number);
     if (block.Takes(line, record) || record.fields.empty()) continue;
     record.rank_tag = RankTag(line.text);

@@ -127,14 +127,14 @@ TEST(BadInput, ACurveDownloadedFromTensorBoardIsTakenForTheLoss) {
   EXPECT_EQ(*read.points[1].loss, 2.25);
 }
 
-TEST(BadInput, ABrokenDocumentGivesWhatStoodBeforeTheBreak) {
+TEST(BadInput, ABrokenDocumentGivesWhatStandsAroundTheBreak) {
   std::string text = "{\"log_history\": [\n";
   for (int i = 1; i <= 5; ++i) absl::StrAppendFormat(&text, "{\"step\": %d, \"loss\": %d.5},\n", i * 10, 9 - i);
   const ReadPoints cut = ReadText(text + "{\"step\": 60, \"lo");
   EXPECT_THAT(Steps(cut), ::testing::ElementsAre(10, 20, 30, 40, 50));
   EXPECT_EQ(cut.report.CountOf(Oddity::kCutOff), 1u);
   const ReadPoints broken = ReadText(text + "}}}\n{\"step\": 60, \"loss\": 3}]}");
-  EXPECT_THAT(Steps(broken), ::testing::ElementsAre(10, 20, 30, 40, 50));
+  EXPECT_THAT(Steps(broken), ::testing::ElementsAre(10, 20, 30, 40, 50, 60));
   EXPECT_EQ(broken.report.CountOf(Oddity::kUnreadable) + broken.report.CountOf(Oddity::kCutOff), 1u);
 }
 

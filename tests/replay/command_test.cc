@@ -4,6 +4,7 @@
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -24,7 +25,7 @@ TEST(ReplayCommand, SaysWhatWasReadAndTheVerdictsOverIt) {
     EXPECT_THAT(session.out, HasSubstr(text));
   }
   ASSERT_EQ(session.Run({"replay", Fixture("decimal_comma.csv")}), 0) << session.err;
-  EXPECT_THAT(session.out, HasSubstr("14 x a comma as decimal point; read as one (lines 2 to 8)"));
+  EXPECT_THAT(session.out, HasSubstr("15 x a comma as decimal point; read as one (lines 2 to 10)"));
 }
 
 TEST(ReplayCommand, NanIsARestartWithItsIncident) {
@@ -69,6 +70,25 @@ TEST(ReplayCommand, WhatCannotBeReadIsNamedAndTheRestIsRead) {
   EXPECT_THAT(session.err, HasSubstr("/no/such.log: No such file"));
   EXPECT_THAT(session.err, HasSubstr("shopping.txt: no training log that is known here"));
   EXPECT_THAT(session.out, HasSubstr("8 points"));
+}
+
+TEST(ReplayCommand, ABundleThatBreaksOffIsJudgedUpToThere) {
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/cut.tar";
+  std::ofstream(directory.path() + "/MANIFEST.json") << "{\"format\": \"lossgauge-bundle-1\"}";
+  std::ofstream steps(directory.path() + "/steps.jsonl");
+  for (int i = 1; i <= 4000; ++i) steps << "{\"attempt\":\"1\",\"step\":" << i << ",\"loss_nats\":" << (i < 100 ? "3.1" : "\"NaN\"") << "}\n";
+  steps.close();
+  ASSERT_EQ(std::system(("tar --format=ustar -C " + directory.path() + " -cf " + path + " MANIFEST.json steps.jsonl").c_str()), 0);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  Session session;
+  EXPECT_EQ(session.Run({"replay", path}), 1);
+  EXPECT_THAT(session.err, HasSubstr("cut.tar: steps.jsonl"));
+  EXPECT_THAT(session.out, HasSubstr("points that stood before"));
+  EXPECT_THAT(session.out, HasSubstr("Worst verdict: RESTART"));
+  EXPECT_EQ(session.Run({"replay", path, "--json"}), 1);
+  EXPECT_THAT(session.out, HasSubstr("\"worst\": \"RESTART\""));
+  EXPECT_THAT(session.out, HasSubstr("cut.tar: steps.jsonl"));
 }
 
 TEST(ReplayCommand, ThresholdsComeFromAPolicyFile) {

@@ -94,6 +94,49 @@ TEST_F(LiveRingTest, ALogThatGoesBackBecomesTwoSegmentsAndEventsGoAlong) {
   EXPECT_EQ(sink_.samples.size(), 6u);
 }
 
+TEST_F(LiveRingTest, EventsThatStandCloseTogetherAllArrive) {
+  // lossgauged looks once a second here, and a ring holds 64 events.
+  LiveRingOptions options = Options();
+  options.points_per_second = kMostPointsPerSecond;
+  std::int64_t unseen_ns = 0;
+  options.sleep = [&](std::int64_t nanoseconds) {
+    slept_ns_ += nanoseconds;
+    unseen_ns += nanoseconds;
+    if (unseen_ns < 1'000'000'000) return;
+    unseen_ns = 0;
+    Poll();
+  };
+  std::string text;
+  for (int i = 1; i <= 40; ++i) absl::StrAppendFormat(&text, "step:%d loss:3\n", i);
+  for (int i = 1; i <= 300; ++i) absl::StrAppendFormat(&text, "step:40 val_loss:%.3f\n", 3 + 0.001 * i);
+  for (int i = 1; i <= 100; ++i) absl::StrAppendFormat(&text, "saving checkpoint at iteration %7d to /ckpt in torch format\n", i);
+  text += "step:41 loss:3\n";
+  LiveRing live(options);
+  Feed(&live, text);
+  ASSERT_TRUE(live.status().ok()) << live.status();
+  Poll();
+  std::size_t evaluations = 0, checkpoints = 0;
+  for (const auto& event : sink_.events) {
+    evaluations += event.kind == LG_EVENT_EVALUATION;
+    checkpoints += event.kind == LG_EVENT_CHECKPOINT;
+  }
+  EXPECT_EQ(evaluations, 300u);
+  EXPECT_EQ(checkpoints, 100u);
+  EXPECT_EQ(sink_.total_lost(), 0u);
+}
+
+TEST_F(LiveRingTest, AFailureEndsTheReadingOfTheLog) {
+  LiveRingOptions options = Options();
+  options.directory += "/absent";
+  LiveRing live(options);
+  std::string text;
+  for (int i = 1; i <= 200'000; ++i) absl::StrAppendFormat(&text, "step:%d loss:3\n", i);
+  const auto source = MakeMemorySource(text);
+  const auto report = ReadLog(source.get(), &live);
+  ASSERT_TRUE(report.ok());
+  EXPECT_LT(report->bytes, text.size() / 2);
+}
+
 TEST_F(LiveRingTest, ADirectoryThatIsNotThereIsNamed) {
   LiveRingOptions options = Options();
   options.directory += "/absent";

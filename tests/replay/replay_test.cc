@@ -139,6 +139,67 @@ TEST(Replay, ALossOfAnySizeIsHeld) {
   EXPECT_GT(Judged(text).verdicts.size(), 0u);
 }
 
+TEST(Replay, AbsurdTimesOfStepsDoNotOverflowTheClock) {
+  // 100,000 days of steps behind one another are more nanoseconds than 64 bits hold.
+  Replay replay("log", detect::DefaultPolicies());
+  LogPoint point;
+  for (std::uint64_t i = 0; i < 100'000; ++i) {
+    point.index = i;
+    point.line = i + 1;
+    point.step = static_cast<std::int64_t>(i + 1);
+    point.loss = 3 + 0.01 * static_cast<double>(i % 3);
+    point.step_seconds = 86'400;
+    replay.OnPoint(point);
+  }
+  const ReplayResult result = replay.Finish();
+  state::TimeNs last = 0;
+  for (const VerdictChange& change : result.verdicts) {
+    EXPECT_GE(change.verdict.evaluated_at_ns, last);
+    last = change.verdict.evaluated_at_ns;
+  }
+  EXPECT_GT(result.before_end.evaluated_at_ns, std::int64_t{4'600'000'000} * 1'000'000'000);
+  EXPECT_LT(result.before_end.evaluated_at_ns, std::int64_t{5'000'000'000} * 1'000'000'000);
+  EXPECT_EQ(result.worst, state::Action::kContinue);
+  EXPECT_TRUE(result.incidents.empty());
+}
+
+TEST(Replay, AnAttemptThatALogComesBackToIsAnotherOne) {
+  std::string text;
+  for (const char* attempt : {"a", "b", "a"}) {
+    for (int i = 1; i <= 120; ++i) absl::StrAppendFormat(&text, "{\"attempt\": \"%s\", \"step\": %d, \"loss\": %.2f}\n", attempt, i, 3 + 0.01 * (i % 3));
+  }
+  const ReplayResult result = Judged(text);
+  std::vector<std::string> attempts;
+  for (const VerdictChange& change : result.verdicts) {
+    if (attempts.empty() || attempts.back() != change.at.attempt) attempts.push_back(change.at.attempt);
+  }
+  EXPECT_THAT(attempts, ::testing::ElementsAre("a", "b", "a#3"));
+}
+
+TEST(Replay, AttemptsBeyondTheMostAreNotJudgedAndTheirPointsCounted) {
+  Replay replay("log", detect::DefaultPolicies());
+  LogPoint point;
+  point.loss = 3;
+  for (std::uint32_t i = 1; i <= kMaxAttempts + 7; ++i) {
+    point.attempt = i;
+    point.step = 1;
+    replay.OnPoint(point);
+  }
+  EXPECT_EQ(replay.Finish().points_left_out, 7u);
+}
+
+TEST(Replay, IncidentsThatAreLeftOutAreCountedOnce) {
+  const std::string text = Log(1, 400, 3) + Log(401, 410, 5) + Log(411, 800, 3, 2) + Log(801, 810, 5) + Log(811, 1200, 3, 3) + Log(1201, 1210, 5) + Log(1211, 1500, 3, 4);
+  const std::size_t all = Judged(text).incidents.size();
+  ASSERT_GE(all, 3u);
+  Replay replay("log", detect::DefaultPolicies(), 1);
+  const auto source = MakeMemorySource(text);
+  ASSERT_TRUE(ReadLog(source.get(), &replay).ok());
+  const ReplayResult result = replay.Finish();
+  EXPECT_EQ(result.incidents.size(), 1u);
+  EXPECT_EQ(result.incidents_left_out, all - 1);
+}
+
 TEST(JoinedFiles, AFileThatGoesOnIsTheSameAttemptAndOneThatGoesBackAnother) {
   ReadPoints all;
   JoinedFiles joined(&all);

@@ -121,8 +121,8 @@ int Run(const std::vector<std::string>& arguments) {
     std::cout << "\n";
     for (const LogScore& score : scores) PrintDetails(score);
   }
-  const bool met = readable && totals.damages_found == totals.damages && totals.spikes_found * 100 >= totals.spikes * 95 && totals.wrong_restarts == 0 &&
-                   totals.FalsePer10k() <= 1;
+  const bool met = readable && totals.damages_found == totals.damages && totals.spikes_found * 100 >= totals.spikes * 95 &&
+                   totals.verdicts_right * 100 >= totals.verdicts * 95 && totals.wrong_restarts == 0 && totals.FalsePer10k() <= 1;
   std::cout << (met ? "\nevery target is met\n" : "\nnot every target is met\n");
   return met ? 0 : 1;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/replay/attempt_names.h"
 #include "server/replay/read_log.h"
 #include "server/replay/replay.h"
 #include "tests/replay/public_rules.h"
@@ -91,7 +92,7 @@ bool CanFind(const Detection& detection, LabelKind kind) {
 }
 
 bool Excuses(const FoundLabel& label, const Detection& detection) {
-  if (label.label.kind == LabelKind::kRestart) return label.label.ambiguous;
+  if (label.label.kind == LabelKind::kRestart && !label.label.ambiguous) return false;
   if (detection.kind != DetectionKind::kGradient && !IsOfLoss(label.label.kind) && !label.label.ambiguous) return false;
   return detection.onset >= Before(label.first, kLead) && detection.onset <= label.last + kEcho;
 }
@@ -123,8 +124,9 @@ class Observer final : public LogSink {
     for (std::size_t i = 0; i < rules_.size(); ++i) {
       if (rules_[i]->Flags(point)) Flag(point.index, rules_[i]->name(), &flagged_[i]);
     }
+    if (points.empty() || points.back().attempt != point.attempt) attempt_ = names_.Name(point);
     points.push_back({point.attempt, point.step});
-    by_attempt[point.attempt_name.empty() ? absl::StrCat(point.attempt) : point.attempt_name].emplace_back(point.step, point.index);
+    by_attempt[attempt_].emplace_back(point.step, point.index);
     replay_->OnPoint(point);
   }
   void OnEvaluation(const LogEvaluation& evaluation) override { replay_->OnEvaluation(evaluation); }
@@ -158,6 +160,8 @@ class Observer final : public LogSink {
   }
 
   Replay* const replay_;
+  AttemptNames names_;  // as the replay's
+  std::string attempt_;
   std::vector<std::unique_ptr<PublicRule>> rules_;
   std::vector<std::vector<Detection>> flagged_;
 };
@@ -258,6 +262,7 @@ absl::StatusOr<LogScore> ScoreLog(const std::string& path, const LabelledLog& la
   Observer observer(&replay, MakePublicRules());
   auto report = ReadLogFile(path, &observer);
   if (!report.ok()) return report.status();
+  if (!report->read_error.empty()) return absl::DataLossError(report->read_error);
   score.report = *report;
   score.format = report->format;
   const ReplayResult result = replay.Finish();

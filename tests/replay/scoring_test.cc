@@ -103,6 +103,17 @@ TEST(Scoring, AmbiguousRowsAreNeitherFoundNorFalse) {
   EXPECT_TRUE(MakeScore(points, labels, {Said(DetectionKind::kLoss, 100, 101, 100)}).false_detections.empty());
 }
 
+TEST(Scoring, AnAmbiguousRestartExcusesWhatIsNearIt) {
+  const auto points = Every(1, 300);
+  std::vector<Label> labels = {At(LabelKind::kRestart, 100, 100, 100)};
+  labels[0].ambiguous = true;
+  const auto false_at = [&](std::uint64_t onset) { return MakeScore(points, labels, {Said(DetectionKind::kLoss, onset, onset + 1, onset)}).false_detections.size(); };
+  EXPECT_EQ(false_at(100), 0u);
+  EXPECT_EQ(false_at(130), 0u);
+  EXPECT_EQ(false_at(131), 1u);
+  EXPECT_EQ(false_at(20), 1u);
+}
+
 TEST(Scoring, OneDetectionThatLivesOnFindsTheLabelsOfItsStretch) {
   const auto points = Every(1, 300);
   const std::vector<Label> labels = {At(LabelKind::kSpike, 100, 105, 103), At(LabelKind::kDivergence, 130, 299, 160), At(LabelKind::kSpike, 20, 22, 22)};
