@@ -96,7 +96,7 @@ absl::Status HistoryKeeper::Sweep(TimeNs now_ns, bool* more) {
   return absl::OkStatus();
 }
 
-// Part by part, each at least begun in its call, so that a run larger than a call's work gets on.
+// Part by part, so that a run larger than a call's work gets on.
 absl::Status HistoryKeeper::KeepAge(std::int64_t run_id, TimeNs now_ns, bool* more) {
   rows_left_ -= kRowsPerLook;
   if (swept_part_ == 0) {
@@ -113,8 +113,8 @@ absl::Status HistoryKeeper::KeepAge(std::int64_t run_id, TimeNs now_ns, bool* mo
   *more = !HasBudget();
   if (*more) return absl::OkStatus();
   const auto fate = extras_.DropRunIfOld(run_id, now_ns - options_.max_age_ns, &rows_left_);
+  *more = fate.ok() && *fate == RunExtras::Fate::kIsGoing;
   if (!fate.ok()) return fate.status();
-  *more = *fate == RunExtras::Fate::kIsGoing;
   if (*fate == RunExtras::Fate::kIsGone) on_runs_dropped_();  // a run that comes back gets a new row
   return absl::OkStatus();
 }

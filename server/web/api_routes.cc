@@ -111,7 +111,8 @@ bool ApiRoutes::Get(const std::string& path, const std::string& target_untrusted
   if (ReadsHistory(path, target_untrusted)) {
     place.emplace(&history_, limits_.max_history);
     if (!place->has()) {
-      SetError(absl::ResourceExhaustedError(absl::StrCat("all ", limits_.max_history, " requests that may read history are under way; try again a little later")),
+      SetError(absl::ResourceExhaustedError(absl::StrCat("all ", limits_.max_history,
+                                                         " requests that may read history are under way; try again a little later")),
                response);
       return true;
     }
