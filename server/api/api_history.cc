@@ -1,6 +1,7 @@
 // Calls that are answered from the history: what the job told, two runs side by side, and the story of a run.
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,22 @@ absl::StatusOr<std::vector<ComparedStep>> ReadCompared(const state::RunSnapshot&
   }
 }
 
+// Versions of the policies that verdicts of the incident's time were given by; newest first. Only changes of verdicts are kept, and of them the
+// newest are looked at.
+std::vector<std::string> JudgedBy(state::HistoryReader* history, const std::string& run, const state::Incident& incident) {
+  std::vector<std::string> versions;
+  if (history == nullptr) return versions;
+  const auto verdicts = history->ReadVerdicts(run, kMaxListPage, 0);
+  if (!verdicts.ok()) return versions;  // it is a note beside the story
+  state::TimeNs until_ns = std::numeric_limits<state::TimeNs>::max();
+  for (const state::Verdict& verdict : *verdicts) {
+    const bool is_new = std::find(versions.begin(), versions.end(), verdict.policy_version) == versions.end();
+    if (is_new && !verdict.policy_version.empty() && IsOfItsTime(verdict, until_ns, incident)) versions.push_back(verdict.policy_version);
+    until_ns = verdict.evaluated_at_ns;
+  }
+  return versions;
+}
+
 // An error about one of two runs says which.
 absl::Status Named(const char* field, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(field, ": ", std::string(status.message())));
@@ -140,11 +157,17 @@ absl::StatusOr<v1::Explanation> Api::Explain(const v1::ExplainRequest& request) 
   if (!request.incident().empty()) {
     const auto& live = (*run)->incidents;
     const auto found = std::find_if(live.begin(), live.end(), [&](const state::Incident& one) { return one.id == request.incident(); });
-    if (found != live.end()) return ExplainIncident(story, *found);
+    if (found != live.end()) {
+      story.judged_by = JudgedBy(history_.get(), story.run, *found);
+      return ExplainIncident(story, *found);
+    }
     if (history_ != nullptr) {
       const auto stored = history_->FindIncident(story.run, request.incident());
       if (!stored.ok()) return stored.status();
-      if (stored->has_value()) return ExplainIncident(story, **stored);
+      if (stored->has_value()) {
+        story.judged_by = JudgedBy(history_.get(), story.run, **stored);
+        return ExplainIncident(story, **stored);
+      }
     }
     return absl::NotFoundError(absl::StrCat("incident: run ", Quoted(story.run), " has no incident ", Quoted(request.incident()),
                                             "; ListIncidents gives the id of each"));

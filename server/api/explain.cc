@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "server/api/explain_rules.h"
 #include "server/api/text.h"
@@ -130,7 +132,20 @@ std::string ShadowNote(const Verdict& verdict) {
   return verdict.mode == "shadow" ? "The run is in shadow mode: it is judged and shown, but health and alerts stay calm." : "";
 }
 
+// Thresholds are those of the policy that is loaded: it may be another one than what was judged by.
+std::string PolicyNote(const state::PolicyView* policy, const std::vector<std::string>& judged_by) {
+  if (judged_by.empty() || (policy != nullptr && judged_by.size() == 1 && judged_by[0] == policy->version)) return "";
+  const std::string by = absl::StrCat("judged by policy ", absl::StrJoin(judged_by, ", "));
+  if (policy == nullptr) return absl::StrCat("It was ", by, ", whose numbers are not known any more.");
+  return absl::StrCat("Numbers are those of policy ", policy->version, ", which is loaded now; it was ", by, ", whose numbers may have been others.");
+}
+
 }  // namespace
+
+bool IsOfItsTime(const Verdict& verdict, TimeNs until_ns, const Incident& incident) {
+  const TimeNs end = incident.open ? std::numeric_limits<TimeNs>::max() : incident.resolved_time_ns;
+  return verdict.evaluated_at_ns <= end && until_ns > incident.onset_time_ns;
+}
 
 v1::Explanation ExplainIncident(const ExplainedRun& run, const Incident& incident) {
   v1::Explanation out;
@@ -153,6 +168,7 @@ v1::Explanation ExplainIncident(const ExplainedRun& run, const Incident& inciden
   for (const state::Evidence& evidence : incident.evidence) story.Line(EvidenceLine(evidence));
   story.Part("Rule");
   story.Line(FillIn(rule.rule, run.policy));
+  story.Line(PolicyNote(run.policy, run.judged_by));
   story.Part("What it means for the verdict");
   if (!incident.open) {
     story.Line("Nothing any more: it is resolved.");
@@ -206,6 +222,7 @@ v1::Explanation ExplainRun(const ExplainedRun& run) {
   }
   std::stable_sort(shown.begin(), shown.end(), [](const Incident* a, const Incident* b) { return a->severity > b->severity; });
   story.Part("What would change it");
+  story.Line(PolicyNote(run.policy, {verdict.policy_version}));
   story.Line(Capital(verdict.escalates));
   bool is_explained = false;
   for (const Incident* incident : shown) {

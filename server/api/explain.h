@@ -3,6 +3,7 @@
 #define LOSSGAUGE_SERVER_API_EXPLAIN_H_
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lossgauge/v1/lossgauge.pb.h"
@@ -20,10 +21,14 @@ struct ExplainedRun {
   std::optional<state::TimeNs> verdict_since_ns;  // of the last change of its substance
   std::vector<state::Incident> open;              // newest onset last
   const state::PolicyView* policy = nullptr;      // null: not known any more
+  // Of an incident: versions of the policies that the verdicts of its time were given by. Empty: no such verdict is known.
+  std::vector<std::string> judged_by;
   state::TimeNs now_ns = 0;
 };
 
 v1::Explanation ExplainRun(const ExplainedRun& run);
+// Whether a verdict was in force at some time of the incident. `until_ns`: when the next one followed it.
+bool IsOfItsTime(const state::Verdict& verdict, state::TimeNs until_ns, const state::Incident& incident);
 v1::Explanation ExplainIncident(const ExplainedRun& run, const state::Incident& incident);
 
 }  // namespace lossgauge::api

@@ -1,11 +1,16 @@
 // Packs what lossgauged knows of a run into one archive: the readers of it are people after the fact, and `replay`.
+#include <google/protobuf/util/time_util.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/ctl/bundle_writer.h"
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
@@ -17,10 +22,16 @@
 namespace lossgauge::ctl {
 namespace {
 
+using google::protobuf::util::TimeUtil;
+
 constexpr std::int32_t kPageSize = 1000;
 // Of an incident's bundle: enough before it for a baseline, enough after it for its end.
 constexpr std::int64_t kStepsBefore = 2000;
 constexpr std::int64_t kStepsAfter = 500;
+constexpr std::size_t kMostPolicies = 100;  // that a manifest names
+// For people; what `replay` says of a bundle goes by its steps.
+constexpr char kNotJudgedAgain[] =
+    "integrity, accounting, stalls, lost processes and what was done with verdicts; of several ranks also rank_missing and rank_outlier";
 
 // What went wrong: an answer of lossgauged, or a file.
 struct Trouble {
@@ -35,11 +46,20 @@ class Bundler {
 
   Trouble Pack(const std::string& incident_id, absl::Time now) {
     if (!incident_id.empty()) FindIncident(incident_id);
-    Manifest(incident_id, now);  // first, so that a reader knows at once what it has
-    Explanation(incident_id);
     // Who answers for them is gone with a run of the past.
-    Live<v1::GetRunRequest, v1::Run>("run.json", &v1::LossGauge::Stub::GetRun, [](const v1::Run& run) { return ToJson(run, true); });
-    Live<v1::GetPolicyRequest, v1::Policy>("policy.yaml", &v1::LossGauge::Stub::GetPolicy, [](const v1::Policy& policy) { return policy.text(); });
+    const auto run = Live<v1::GetRunRequest, v1::Run>(&v1::LossGauge::Stub::GetRun);
+    const auto policy = Live<v1::GetPolicyRequest, v1::Policy>(&v1::LossGauge::Stub::GetPolicy);
+    FindPolicies();
+    Manifest(incident_id, run, policy, now);  // first, so that a reader knows at once what it has
+    Explanation(incident_id);
+    if (run) {
+      Add(ToJson(*run, true));
+      EndMember("run.json");
+    }
+    if (policy) {
+      Add(policy->text());
+      EndMember("policy.yaml");
+    }
     Lines<v1::ListIncidentsRequest, v1::ListIncidentsResponse, v1::Incident>("incidents.jsonl", &v1::LossGauge::Stub::ListIncidents,
                                                                              [](const auto& page) { return page.incidents(); });
     Lines<v1::ListVerdictsRequest, v1::ListVerdictsResponse, v1::Verdict>("verdicts.jsonl", &v1::LossGauge::Stub::ListVerdicts,
@@ -106,16 +126,28 @@ class Bundler {
   }
 
   template <class Request, class Response>
-  void Live(const std::string& name, Call<Request, Response> call, const std::function<std::string(const Response&)>& text) {
-    if (trouble_.any()) return;
+  std::optional<Response> Live(Call<Request, Response> call) {
+    if (trouble_.any()) return std::nullopt;
     Request request;
     request.set_run(run_);
     Response response;
     const grpc::Status status = Ask(call, request, &response);
-    if (status.error_code() == grpc::StatusCode::NOT_FOUND || status.error_code() == grpc::StatusCode::UNAVAILABLE) return;
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND || status.error_code() == grpc::StatusCode::UNAVAILABLE) return std::nullopt;
     trouble_.rpc = status;
-    Add(text(response));
-    EndMember(name);
+    return response;
+  }
+
+  // Versions of the policies that the verdicts were given by. lossgauged has the text of the present one only.
+  void FindPolicies() {
+    Pages<v1::ListVerdictsRequest, v1::ListVerdictsResponse>(&v1::LossGauge::Stub::ListVerdicts, {}, [&](const auto& page) {
+      for (const v1::Verdict& verdict : page.verdicts()) {
+        // Newest first. Of an incident's bundle those that were given before it ended.
+        if (incident_ && !incident_->open() && TimeUtil::TimestampToNanoseconds(verdict.evaluated_at()) > TimeUtil::TimestampToNanoseconds(incident_->resolved_time())) continue;
+        if (!verdict.policy_version().empty()) policies_.insert(verdict.policy_version());
+        if (incident_ && TimeUtil::TimestampToNanoseconds(verdict.evaluated_at()) <= TimeUtil::TimestampToNanoseconds(incident_->onset_time())) return false;
+      }
+      return policies_.size() < kMostPolicies;
+    });
   }
 
   // Messages as lines of JSON, in the order in which lossgauged lists them.
@@ -133,15 +165,18 @@ class Bundler {
     request.set_include_thinned(!ranks);
     request.set_include_ranks(ranks);
     if (incident_) {
-      request.set_first_step(std::max<std::int64_t>(0, incident_->onset_step() - kStepsBefore));
-      request.set_last_step(incident_->last_step() + kStepsAfter);
+      request.set_first_step(FirstStep());
+      request.set_last_step(LastStep());
     }
     const std::unique_ptr<StepExport> all = MakeJsonlExport(std::nullopt);
     std::map<std::uint32_t, std::unique_ptr<StepExport>> each;
     std::string bytes;
     Pages<v1::ListStepsRequest, v1::ListStepsResponse>(&v1::LossGauge::Stub::ListSteps, request, [&](const auto& page) {
       for (const v1::Step& step : page.steps()) {
-        if (!ranks) all->Add(step, &bytes);
+        if (!ranks) {
+          all->Add(step, &bytes);
+          continue;
+        }
         for (const v1::RankStep& rank : step.rank_steps()) {
           auto& own = each[rank.rank()];
           if (own == nullptr) own = MakeJsonlExport(rank.rank());
@@ -155,10 +190,20 @@ class Bundler {
     EndMember(name);
   }
 
-  void Manifest(const std::string& incident_id, absl::Time now) {
-    Add(absl::StrCat("{\"format\": ", JsonText(replay::kBundleFormat), ", \"run\": ", JsonText(run_), ", \"incident\": ", JsonText(incident_id),
-                     ", \"time\": ", JsonText(absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now, absl::UTCTimeZone())),
-                     ", \"lossgaugectl\": ", JsonText(LOSSGAUGE_VERSION), "}\n"));
+  std::int64_t FirstStep() const { return std::max<std::int64_t>(0, incident_->onset_step() - kStepsBefore); }
+  std::int64_t LastStep() const { return incident_->last_step() + kStepsAfter; }
+
+  void Manifest(const std::string& incident_id, const std::optional<v1::Run>& run, const std::optional<v1::Policy>& policy, absl::Time now) {
+    std::string text = absl::StrCat("{\"format\": ", JsonText(replay::kBundleFormat), ", \"run\": ", JsonText(run_), ", \"incident\": ", JsonText(incident_id),
+                                    ", \"time\": ", JsonText(absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now, absl::UTCTimeZone())),
+                                    ", \"lossgaugectl\": ", JsonText(LOSSGAUGE_VERSION));
+    if (incident_) absl::StrAppend(&text, ", \"first_step\": ", FirstStep(), ", \"last_step\": ", LastStep());
+    if (run) absl::StrAppend(&text, ", \"ranks\": ", run->layout().world_size());
+    if (policy) absl::StrAppend(&text, ", \"policy_version\": ", JsonText(policy->version()));
+    absl::StrAppend(&text, ", \"verdict_policy_versions\": [",
+                    absl::StrJoin(policies_, ", ", [](std::string* out, const std::string& version) { *out += JsonText(version); }),
+                    "], \"not_judged_again\": ", JsonText(kNotJudgedAgain), "}\n");
+    Add(text);
     EndMember("MANIFEST.json");
   }
 
@@ -166,6 +211,7 @@ class Bundler {
   BundleWriter& writer_;
   const std::string run_;
   std::optional<v1::Incident> incident_;
+  std::set<std::string> policies_;
   Trouble trouble_;
 };
 
@@ -197,8 +243,10 @@ Command BundleCommand() {
   return {.name = "bundle",
           .operands = "RUN [INCIDENT]",
           .summary = "pack all that is known of a run into one archive, for the post-mortem",
-          .details = "A tar archive with the steps (over ranks, and each rank's own), events, incidents, verdicts, policy, layout and the explanation; "
-                     "`replay` judges it again. With an incident: the steps from 2000 before it to 500 after it.",
+          .details = absl::StrCat("A tar archive with the steps (over ranks, and each rank's own), events, incidents, verdicts, policy, layout and the "
+                                  "explanation. `replay` judges the steps over ranks again, by the policy in it: the one of now, and MANIFEST.json names "
+                                  "those that the verdicts were given by. Not judged again: ",
+                                  kNotJudgedAgain, ". With an incident: the steps from 2000 before it to 500 after it."),
           .flags = {{"output", FlagKind::kText, "FILE", "the archive; also -o FILE. Appears once it is whole"}},
           .remote = true,
           .run = Run};

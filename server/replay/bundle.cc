@@ -1,20 +1,19 @@
 #include "server/replay/bundle.h"
 
-#include <charconv>
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "rapidjson/document.h"
+#include "absl/strings/str_join.h"
 #include "server/replay/bundle_archive.h"
+#include "server/replay/bundle_events.h"
+#include "server/replay/flat_object.h"
 #include "server/replay/line_reader.h"
 
 namespace lossgauge::replay {
@@ -22,7 +21,7 @@ namespace {
 
 constexpr std::size_t kMaxManifestBytes = 64 * 1024;
 constexpr std::size_t kMaxPolicyBytes = 1 << 20;
-constexpr std::size_t kMaxEvents = 1'000'000;
+constexpr char kManifestName[] = "MANIFEST.json";
 
 // Up to `most` bytes; nothing if there are more.
 std::optional<std::string> ReadAll(ByteSource* source, std::size_t most) {
@@ -42,99 +41,45 @@ absl::Status ForEachMember(const std::string& path, const std::function<bool(con
   while (true) {
     const auto name = archive->Next();
     if (!name.ok()) return name.status();
-    if (name->empty() || !use(*name, archive->content())) return absl::OkStatus();
+    if (name->empty()) return absl::OkStatus();
+    const bool goes_on = use(*name, archive->content());
     if (const std::string error = archive->content()->error(); !error.empty()) return absl::DataLossError(absl::StrCat(path, ": ", *name, ": ", error));
+    if (!goes_on) return absl::OkStatus();
   }
 }
 
-// A field of one object.
-class Object {
- public:
-  bool Parse(std::string_view text) {
-    document_.Parse<rapidjson::kParseIterativeFlag>(text.data(), text.size());
-    return !document_.HasParseError() && document_.IsObject();
-  }
-  std::string Text(const char* name) const {
-    const auto* value = Find(name);
-    return value != nullptr && value->IsString() ? std::string(value->GetString(), value->GetStringLength()) : std::string();
-  }
-  std::optional<double> Number(const char* name) const {
-    const auto* value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (value->IsNumber()) return value->GetDouble();
-    const std::string text = Text(name);
-    if (text == "NaN") return std::numeric_limits<double>::quiet_NaN();
-    if (text == "Infinity") return std::numeric_limits<double>::infinity();
-    if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
-    return std::nullopt;
-  }
-  // Numbers, and numbers as text.
-  template <class Integer>
-  std::optional<Integer> Whole(const char* name) const {
-    const auto* value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (value->IsUint64() && value->GetUint64() <= static_cast<std::uint64_t>(std::numeric_limits<Integer>::max())) {
-      return static_cast<Integer>(value->GetUint64());
-    }
-    if (value->IsInt64() && std::numeric_limits<Integer>::is_signed) return static_cast<Integer>(value->GetInt64());
-    if (!value->IsString()) return std::nullopt;
-    Integer number{};
-    const char* end = value->GetString() + value->GetStringLength();
-    const auto [rest, error] = std::from_chars(value->GetString(), end, number);
-    return error == std::errc() && rest == end ? std::optional(number) : std::nullopt;
-  }
-
- private:
-  const rapidjson::Value* Find(const char* name) const {
-    const auto found = document_.FindMember(name);
-    return found == document_.MemberEnd() ? nullptr : &found->value;
-  }
-  rapidjson::Document document_;
+struct Manifest {
+  bool is_bundle = false;
+  // Of an incident's bundle: the steps that were asked for. Whatever stands before or behind them is not in it.
+  std::optional<std::int64_t> first_step, last_step;
+  std::string policy_version;                  // of the policy that is in it
+  std::vector<std::string> verdict_policies;  // that its verdicts were given by
 };
 
-struct BundleEvent {
-  std::string time;  // RFC 3339, UTC: sorts as text while the number of digits behind the point is the same, see Before
-  LogEvaluation evaluation;
-  LogCheckpoint checkpoint;
-  bool is_checkpoint = false;
-};
-
-// "2026-03-04T05:06:07Z" and "2026-03-04T05:06:07.250Z": the point sorts before the Z, as it should not.
-bool Before(std::string_view a, std::string_view b) {
-  const auto cut = [](std::string_view time) { return time.ends_with('Z') ? time.substr(0, time.size() - 1) : time; };
-  return cut(a) < cut(b);
+Manifest ReadManifest(ByteSource* content) {
+  Manifest manifest;
+  FlatObject object;
+  const auto text = ReadAll(content, kMaxManifestBytes);
+  if (!text || !object.Parse(*text) || object.Text("format") != kBundleFormat) return manifest;
+  manifest.is_bundle = true;
+  manifest.first_step = object.Whole<std::int64_t>("first_step");
+  manifest.last_step = object.Whole<std::int64_t>("last_step");
+  manifest.policy_version = object.Text("policy_version");
+  manifest.verdict_policies = object.Texts("verdict_policy_versions");
+  return manifest;
 }
 
 class BundleReader {
  public:
   BundleReader(LogSink* sink, LogReport* report) : sink_(sink), report_(report) {}
 
-  void ReadEvents(ByteSource* content) {
-    LogReport lines_report;
-    LineReader lines(content, &lines_report);
-    for (LogLine line; lines.Next(&line) && events_.size() < kMaxEvents;) {
-      Object object;
-      if (!object.Parse(line.text)) {
-        report_->Count(Oddity::kUnreadable, line.number);
-        continue;
-      }
-      BundleEvent event;
-      const std::string kind = object.Text("kind");
-      event.is_checkpoint = kind == "checkpoint";
-      if (!event.is_checkpoint && kind != "evaluation") continue;
-      event.time = object.Text("receiveTime");
-      const auto step = object.Whole<std::int64_t>("step");
-      if (event.is_checkpoint && !step) continue;
-      event.checkpoint = {line.number, step.value_or(0), object.Text("text")};
-      event.evaluation = {line.number, step, object.Number("value").value_or(std::numeric_limits<double>::quiet_NaN())};
-      events_.push_back(std::move(event));
-    }
-  }
+  void set_manifest(Manifest manifest) { manifest_ = std::move(manifest); }
+  void ReadEvents(ByteSource* content) { events_.Read(content, report_); }
 
   void ReadSteps(ByteSource* content) {
     LineReader lines(content, report_);
     for (LogLine line; lines.Next(&line);) {
-      Object object;
+      FlatObject object;
       std::optional<std::int64_t> step;
       if (object.Parse(line.text)) step = object.Whole<std::int64_t>("step");
       if (!step || *step < 0 || *step > kLargestStep) {
@@ -143,29 +88,50 @@ class BundleReader {
       }
       UseStep(object, *step, line.number);
     }
-    TellEvents(std::nullopt);
+    EndAttempt();
+  }
+
+  // What whoever reads the verdicts must know.
+  void Note() {
+    std::string note =
+        "not judged again, because steps do not hold it: conditions integrity and accounting, stalls and lost processes, what was done with verdicts";
+    if (most_ranks_ > 1) {
+      absl::StrAppend(&note, "; the steps are those of ", most_ranks_, " ranks together, so nothing of a single rank either (rank_missing, rank_outlier)");
+    }
+    report_->notes.push_back(std::move(note));
+    const std::string& packed = manifest_.policy_version;
+    const auto& named = manifest_.verdict_policies;
+    if (named.empty() || (named.size() == 1 && named[0] == packed)) return;
+    report_->notes.push_back(absl::StrCat("its verdicts were given by policy ", absl::StrJoin(named, ", "), "; in it is ",
+                                          packed.empty() ? std::string("none") : absl::StrCat(packed, ", that of the day when it was packed")));
   }
 
  private:
-  void UseStep(const Object& object, std::int64_t step, std::uint64_t line) {
+  void UseStep(const FlatObject& object, std::int64_t step, std::uint64_t line) {
     LogPoint point;
     point.line = line;
     point.step = step;
     point.attempt_name = object.Text("attempt");
-    if (report_->attempts == 0 || point.attempt_name != attempt_) {
-      ++report_->attempts;
-      attempt_ = point.attempt_name;
-      last_step_ = -1;
+    point.interval_steps = std::max<std::int64_t>(1, object.Whole<std::int64_t>("thinned_steps").value_or(1));
+    if (point.interval_steps > step + 1) {  // steps begin at 0
+      report_->Count(Oddity::kAbsurdStep, line);
+      return;
     }
-    if (step <= last_step_) {  // within an attempt steps rise
+    const bool begins = report_->attempts == 0 || point.attempt_name != attempt_;
+    if (!begins && step <= last_step_) {  // within an attempt steps rise
       report_->Count(Oddity::kRepeatedStep, line);
       return;
     }
+    const std::string time = object.Text("receive_time");
+    if (begins) {
+      BeginAttempt(point.attempt_name, time);
+    } else {
+      TellEvents(time);
+    }
     last_step_ = step;
-    TellEvents(object.Text("receive_time"));
+    most_ranks_ = std::max(most_ranks_, object.Whole<std::uint32_t>("ranks").value_or(0));
     point.attempt = report_->attempts;
     point.index = report_->points++;
-    point.interval_steps = std::max<std::int64_t>(1, object.Whole<std::int64_t>("thinned_steps").value_or(1));
     point.loss = object.Number("loss_nats");
     point.grad_norm = object.Number("grad_norm");
     point.learning_rate = object.Number("learning_rate");
@@ -174,6 +140,8 @@ class BundleReader {
     point.log_z_mean_nats = object.Number("log_z_mean_nats");
     point.log_z_max_nats = object.Number("log_z_max_nats");
     point.reported_loss_nats = object.Number("reported_loss_nats");
+    point.objective_nats = object.Number("objective_nats");
+    point.z_loss_nats = object.Number("z_loss_nats");
     point.tokens = object.Whole<std::uint64_t>("tokens");
     point.unmasked_tokens = object.Whole<std::uint64_t>("unmasked_tokens");
     point.finite_tokens = object.Whole<std::uint64_t>("finite_tokens");
@@ -182,30 +150,36 @@ class BundleReader {
     point.target_fingerprint = object.Whole<std::uint64_t>("target_fingerprint");
     point.mask_fingerprint = object.Whole<std::uint64_t>("mask_fingerprint");
     sink_->OnPoint(point);
+    if (begins) TellEvents(time);  // what an attempt told before its first step is of that attempt, too
   }
 
-  // Those before `time`; without one, all that are left.
-  void TellEvents(const std::optional<std::string>& time) {
-    for (; next_event_ < events_.size(); ++next_event_) {
-      const BundleEvent& event = events_[next_event_];
-      if (time && !Before(event.time, *time)) return;
-      if (report_->points == 0) continue;  // of a part of the run that is not in the bundle
-      if (event.is_checkpoint) {
-        ++report_->checkpoints;
-        sink_->OnCheckpoint(event.checkpoint);
-      } else if (std::isfinite(event.evaluation.loss_nats)) {
-        ++report_->evaluations;
-        sink_->OnEvaluation(event.evaluation);
-      }
+  void BeginAttempt(const std::string& name, const std::string& time) {
+    if (report_->attempts > 0) EndAttempt();
+    const bool begins_within = report_->attempts++ == 0 && manifest_.first_step.value_or(0) > 0;
+    attempt_ = name;
+    if (begins_within) {  // events before it are of a part of the run that is not in the bundle
+      (void)events_.TakeResume(name);
+      events_.Drop(name, time);
+    } else if (const auto resume = events_.TakeResume(name)) {
+      sink_->OnJobEvent(*resume);
     }
   }
 
+  // Of an attempt that goes on behind the steps that are in the bundle there is no end.
+  void EndAttempt() {
+    if (report_->attempts == 0 || (manifest_.last_step && last_step_ >= *manifest_.last_step)) return;
+    TellEvents(std::nullopt);
+  }
+
+  void TellEvents(const std::optional<std::string>& time) { events_.Tell(attempt_, time, report_, sink_); }
+
   LogSink* const sink_;
   LogReport* const report_;
-  std::vector<BundleEvent> events_;
-  std::size_t next_event_ = 0;
+  Manifest manifest_;
+  BundleEvents events_;
   std::string attempt_;
   std::int64_t last_step_ = -1;
+  std::uint32_t most_ranks_ = 0;
 };
 
 }  // namespace
@@ -215,11 +189,8 @@ bool IsBundle(const std::string& path) {
   if (!std::filesystem::is_regular_file(path, ignored)) return false;  // a pipe can be read once only
   bool found = false;
   (void)ForEachMember(path, [&](const std::string& name, ByteSource* content) {
-    if (name != "MANIFEST.json") return true;
-    Object manifest;
-    const auto text = ReadAll(content, kMaxManifestBytes);
-    found = text && manifest.Parse(*text) && manifest.Text("format") == kBundleFormat;
-    return false;
+    found = name == kManifestName && ReadManifest(content).is_bundle;
+    return false;  // it is the first member, so that nobody unpacks another's archive to look for it
   });
   return found;
 }
@@ -230,22 +201,25 @@ absl::StatusOr<LogReport> ReadBundle(const std::string& path, LogSink* sink) {
   report.loss_name = "loss_nats";
   report.encoding = "utf-8";
   BundleReader reader(sink, &report);
-  absl::Status status = ForEachMember(path, [&](const std::string& name, ByteSource* content) {
+  // What is damaged before the steps is met again on the way to them.
+  const absl::Status of_events = ForEachMember(path, [&](const std::string& name, ByteSource* content) {
+    if (name == kManifestName) reader.set_manifest(ReadManifest(content));
     if (name != "events.jsonl") return true;
     reader.ReadEvents(content);
     return false;
   });
-  if (!status.ok()) return status;
   bool has_steps = false;
-  status = ForEachMember(path, [&](const std::string& name, ByteSource* content) {
+  const absl::Status status = ForEachMember(path, [&](const std::string& name, ByteSource* content) {
     if (name != "steps.jsonl") return true;
     has_steps = true;
     HeadSource counted(content, &report.bytes);
     reader.ReadSteps(&counted);
     return false;
   });
-  if (!status.ok()) return status;
+  if (!status.ok() && report.points == 0) return status;
+  report.read_error = std::string((status.ok() ? of_events : status).message());
   if (!has_steps) return absl::InvalidArgumentError(absl::StrCat(path, ": a bundle without steps.jsonl"));
+  reader.Note();
   return report;
 }
 

@@ -1,7 +1,9 @@
-// Members of a tar archive, plain or compressed by gzip, one after the other. Knows nothing of what is in them.
+// Members of a tar archive, plain or compressed by gzip, one after the other. Knows nothing of what is in them. Beyond 16 MiB an archive may unpack
+// to no more than 200 times what was read of it: then its content ends with an error.
 #ifndef LOSSGAUGE_SERVER_REPLAY_BUNDLE_ARCHIVE_H_
 #define LOSSGAUGE_SERVER_REPLAY_BUNDLE_ARCHIVE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -32,6 +34,7 @@ class BundleArchive {
 
   std::string path_;
   std::unique_ptr<archive, Close> handle_;
+  std::unique_ptr<std::uint64_t> unpacked_;  // bytes, of all members; stays where it is
   std::unique_ptr<ByteSource> content_;
   int members_ = 0;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 
 #include "proto/lossgauge/ring/fixed128.h"
 
@@ -10,6 +12,12 @@ namespace {
 
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;  // of a step; more is no number of tokens
 constexpr double kLargestSum = 4.0e18;  // below the range of lg_fixed128
+// Longer than any that is judged: a loss whose rounding, steps and auxiliary terms are not known is shown, and judged for being finite only.
+constexpr std::uint64_t kUnknownInterval = std::numeric_limits<std::uint64_t>::max();
+
+lg_fixed128 SumOf(double mean, std::uint64_t tokens) {
+  return lg_fixed128_from_double(std::clamp(mean * static_cast<double>(tokens), -kLargestSum, kLargestSum));
+}
 
 void SetLoss(const LogPoint& point, lg_step_record* record) {
   const std::uint64_t nan_iterations = std::min(point.nan_iterations.value_or(0), kMostTokens);
@@ -55,12 +63,19 @@ lg_step_record MakeStepRecord(const LogPoint& point) {
     record.present |= LG_HAS_REPORTED_LOSS;
     record.reported_loss = *point.reported_loss_nats;
     record.reported_loss_dtype = LG_DTYPE_FP32;
-    record.reported_loss_interval = 1;
+    record.reported_loss_interval = kUnknownInterval;
+  }
+  const auto is_finite = [](const std::optional<double>& value) { return value && std::isfinite(*value); };
+  if (record.finite_tokens > 0 && is_finite(point.z_loss_nats)) {
+    record.present |= LG_HAS_OBJECTIVE;
+    const double objective = is_finite(point.objective_nats) ? *point.objective_nats : *point.loss + *point.z_loss_nats;
+    record.objective_sum = SumOf(objective, record.finite_tokens);
+    record.z_loss_sum = SumOf(*point.z_loss_nats, record.finite_tokens);
   }
   if (point.max_abs_logit && point.log_z_mean_nats && record.finite_tokens > 0) {
     record.present |= LG_HAS_LOGITS;
     record.max_abs_logit = *point.max_abs_logit;
-    record.log_z_sum = lg_fixed128_from_double(std::clamp(*point.log_z_mean_nats * static_cast<double>(record.finite_tokens), -kLargestSum, kLargestSum));
+    record.log_z_sum = SumOf(*point.log_z_mean_nats, record.finite_tokens);
     record.log_z_max = point.log_z_max_nats.value_or(*point.log_z_mean_nats);
     record.target_hits = record.finite_tokens;
     record.target_fingerprint = point.target_fingerprint.value_or(0);

@@ -101,6 +101,40 @@ TEST(ExplainIncident, TellsWhatWasSeenSinceWhenWhyAndWhatWouldChangeIt) {
   EXPECT_THAT(Lines(story, "What would change"), HasSubstr("RESTART if the loss is not back 100 steps after step 40.\n"));
 }
 
+TEST(ExplainIncident, SaysWhenTheNumbersAreThoseOfAnotherPolicy) {
+  ExplainedRun run;
+  run.now_ns = kNow;
+  run.policy = &Policy();
+  const state::Incident incident = MakeIncident("i-1", state::Condition::kLossSpike);
+  const auto rule = [&](std::vector<std::string> judged_by) {
+    run.judged_by = std::move(judged_by);
+    return Lines(ExplainIncident(run, incident), "Rule");
+  };
+  EXPECT_THAT(rule({"p-1"}), Not(HasSubstr("judged by")));
+  EXPECT_THAT(rule({}), Not(HasSubstr("judged by"))) << "nothing is known";
+  EXPECT_THAT(rule({"p-0"}), HasSubstr("Numbers are those of policy p-1, which is loaded now; it was judged by policy p-0,"));
+  EXPECT_THAT(rule({"p-1", "p-0"}), HasSubstr("judged by policy p-1, p-0,"));
+  run.policy = nullptr;
+  EXPECT_THAT(rule({"p-0"}), HasSubstr("It was judged by policy p-0, whose numbers are not known any more."));
+}
+
+TEST(ExplainIncident, AVerdictIsOfItsTimeWhileItWasInForce) {
+  state::Incident incident = MakeIncident("i-1", state::Condition::kLossSpike, false);
+  incident.onset_time_ns = 100;
+  incident.resolved_time_ns = 200;
+  state::Verdict verdict;
+  const auto is_of = [&](state::TimeNs from, state::TimeNs until) {
+    verdict.evaluated_at_ns = from;
+    return IsOfItsTime(verdict, until, incident);
+  };
+  EXPECT_FALSE(is_of(10, 100));
+  EXPECT_TRUE(is_of(10, 101));
+  EXPECT_TRUE(is_of(200, 300));
+  EXPECT_FALSE(is_of(201, 300));
+  incident.open = true;
+  EXPECT_TRUE(is_of(201, 300));
+}
+
 TEST(ExplainIncident, ASymptomAndAnotherReasonAreNamedAndAResolvedOneChangesNothing) {
   ExplainedRun run;
   run.now_ns = kNow;

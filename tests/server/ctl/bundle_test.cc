@@ -199,10 +199,45 @@ TEST_F(CtlBundle, TheReplayCommandJudgesByThePolicyInIt) {
   EXPECT_THAT(session.out, HasSubstr("lossgauge-bundle-1"));
 }
 
+TEST_F(CtlBundle, BundlesOfOneRunAreJudgedByTheirPolicyUnlessItIsNotOne) {
+  for (const auto& point : Series()) fake.steps["demo"].push_back(ToStep(point));
+  const std::string second = directory_ + "/second.tar";
+  ASSERT_EQ(session.Run({"bundle", "demo", "-o", path_}), 0) << session.err;
+  ASSERT_EQ(session.Run({"bundle", "demo", "-o", second}), 0) << session.err;
+  ASSERT_EQ(session.Run({"replay", "--run", "demo", path_, second, "--json"}), 0) << session.err;
+  EXPECT_THAT(session.out, HasSubstr("post-mortem"));
+  fake.policy_text = "version: \"later\"\n";
+  fs::remove(second);
+  ASSERT_EQ(session.Run({"bundle", "demo", "-o", second}), 0) << session.err;
+  EXPECT_EQ(session.Run({"replay", "--run", "demo", path_, second}), 1);
+  EXPECT_THAT(session.err, HasSubstr("differ: say with --policy which one judges"));
+  std::ofstream(directory_ + "/p.yaml") << "version: \"chosen\"\n";
+  ASSERT_EQ(session.Run({"replay", "--run", "demo", path_, second, "--json", "--policy", directory_ + "/p.yaml"}), 0) << session.err;
+  EXPECT_THAT(session.out, HasSubstr("chosen"));
+}
+
+TEST_F(CtlBundle, ItSaysByWhichPoliciesItsVerdictsWereGivenAndWhatIsNotJudgedAgain) {
+  for (const auto& point : Series()) fake.steps["demo"].push_back(ToStep(point));
+  fake.runs["demo"].mutable_layout()->set_world_size(8);
+  fake.policy_version = "post-mortem";
+  ASSERT_EQ(session.Run({"bundle", "demo", "-o", path_}), 0) << session.err;
+  const std::string manifest = Members().at("MANIFEST.json");
+  EXPECT_THAT(manifest, HasSubstr("\"ranks\": 8, \"policy_version\": \"post-mortem\", \"verdict_policy_versions\": [\"default-1\"]"));
+  EXPECT_THAT(manifest, HasSubstr("\"not_judged_again\": \"integrity, accounting, stalls"));
+  ASSERT_EQ(session.Run({"replay", path_}), 0) << session.err;
+  EXPECT_THAT(session.out, HasSubstr("its verdicts were given by policy default-1; in it is"));
+  EXPECT_THAT(session.out, HasSubstr("not judged again, because steps do not hold it"));
+  ASSERT_EQ(session.Run({"replay", path_, "--json"}), 0) << session.err;
+  EXPECT_THAT(session.out, HasSubstr("\"notes\": ["));
+  session.Run({"bundle", "--help"});
+  EXPECT_THAT(session.out + session.err, HasSubstr("Not judged again: integrity,"));
+}
+
 TEST_F(CtlBundle, EventsComeBackBeforeTheStepsThatFollowedThem) {
   for (const auto& point : Series()) fake.steps["demo"].push_back(ToStep(point));
   v1::Event& checkpoint = fake.events.emplace_back();
   checkpoint.set_kind("checkpoint");
+  checkpoint.set_attempt("first");
   checkpoint.set_step(9);
   checkpoint.set_text("/c/9");
   // Step 8 came at 2 s, step 9 at 2.25 s, and "2026-03-04T04:53:22Z" has no digits behind its point.
@@ -210,6 +245,7 @@ TEST_F(CtlBundle, EventsComeBackBeforeTheStepsThatFollowedThem) {
   checkpoint.mutable_receive_time()->set_nanos(1'000'000);
   v1::Event& evaluation = fake.events.emplace_back();
   evaluation.set_kind("evaluation");
+  evaluation.set_attempt("first");
   evaluation.set_value(2.25);
   evaluation.mutable_receive_time()->set_seconds(1'772'600'900);
   session.Run({"bundle", "demo", "-o", path_});
@@ -228,6 +264,7 @@ TEST_F(CtlBundle, AnIncidentsBundleHoldsTheStepsAroundIt) {
   EXPECT_EQ(fake.last_steps_request.first_step(), 3000);
   EXPECT_EQ(fake.last_steps_request.last_step(), 5540);
   EXPECT_THAT(Members().at("MANIFEST.json"), HasSubstr("\"incident\": \"i-1\""));
+  EXPECT_THAT(Members().at("MANIFEST.json"), HasSubstr("\"first_step\": 3000, \"last_step\": 5540"));
   fs::remove(path_);
   EXPECT_EQ(session.Run({"bundle", "demo", "i-2", "-o", path_}), 1);
   EXPECT_THAT(session.err, HasSubstr("run demo has no incident i-2"));
@@ -262,10 +299,10 @@ TEST_F(CtlBundle, OtherArchivesAreNoBundlesAndDamagedOnesSayWhatIsWrong) {
   WriteTar({{"MANIFEST.json", manifest}, {"policy.yaml", std::string((1 << 20) + 1, '#')}});
   EXPECT_EQ(replay::ReadBundlePolicy(path_).status().code(), absl::StatusCode::kInvalidArgument);
 
-  // Lines that are no steps are counted, and what is readable is used. Members may stand in any order.
-  WriteTar({{"steps.jsonl", "{\"step\": 1, \"loss_nats\": 2.5}\nnonsense\n{\"loss_nats\": 2}\n{\"step\": 1}\n{\"step\": -4}\n"
-                            "{\"step\": 2, \"loss_nats\": \"NaN\", \"target_fingerprint\": \"18364758544493064720\"}\n{\"step\": 3, \"loss"},
-            {"MANIFEST.json", manifest}});
+  // Lines that are no steps are counted, and what is readable is used.
+  WriteTar({{"MANIFEST.json", manifest},
+            {"steps.jsonl", "{\"step\": 1, \"loss_nats\": 2.5}\nnonsense\n{\"loss_nats\": 2}\n{\"step\": 1}\n{\"step\": -4}\n"
+                            "{\"step\": 2, \"loss_nats\": \"NaN\", \"target_fingerprint\": \"18364758544493064720\"}\n{\"step\": 3, \"loss"}});
   const auto report = replay::ReadLogFile(path_, &sink);
   ASSERT_TRUE(report.ok()) << report.status();
   ASSERT_EQ(sink.points.size(), 2u);
@@ -275,8 +312,8 @@ TEST_F(CtlBundle, OtherArchivesAreNoBundlesAndDamagedOnesSayWhatIsWrong) {
   EXPECT_EQ(report->oddities[static_cast<std::size_t>(replay::Oddity::kRepeatedStep)].count, 1u);
   EXPECT_EQ(report->oddities[static_cast<std::size_t>(replay::Oddity::kCutOff)].count, 1u);
 
-  fs::resize_file(path_, 700);  // in the middle of the steps
-  EXPECT_FALSE(replay::IsBundle(path_)) << "its manifest is gone";
+  fs::resize_file(path_, 100);  // in the middle of the first header
+  EXPECT_FALSE(replay::IsBundle(path_));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ class FakeLossGauge final : public v1::LossGauge::Service {
   std::vector<v1::Event> events;
   std::vector<v1::PastRun> past_runs;
   std::set<std::string> past;  // of these, runs that are only in the history
-  std::string policy_text;
+  std::string policy_text, policy_version;
   v1::Comparison comparison;
   v1::Explanation explanation;
   std::vector<std::vector<v1::WatchStepsResponse>> step_streams;  // one list a connection: sent, then the stream breaks
@@ -115,6 +115,7 @@ class FakeLossGauge final : public v1::LossGauge::Service {
   grpc::Status GetPolicy(grpc::ServerContext*, const v1::GetPolicyRequest* request, v1::Policy* policy) override {
     if (runs.count(request->run()) == 0 || past.count(request->run()) != 0) return NoRun(request->run());
     policy->set_text(policy_text);
+    policy->set_version(policy_version);
     return grpc::Status::OK;
   }
 
