@@ -61,6 +61,8 @@ const Table& Known() {
         {"log_z_max", Meaning::kLogZMax},
         {"reported_loss_nats", Meaning::kReportedLoss},
         {"reported_loss", Meaning::kReportedLoss},
+        {"objective_nats", Meaning::kObjective},
+        {"z_loss_nats", Meaning::kZLoss},
         {"target_fingerprint", Meaning::kTargetFingerprint},
         {"mask_fingerprint", Meaning::kMaskFingerprint},
         {"number_of_skipped_iterations", Meaning::kSkippedIterations},

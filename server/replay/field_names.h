@@ -25,6 +25,8 @@ enum class Meaning {
   kLogZMean,
   kLogZMax,
   kReportedLoss,
+  kObjective,
+  kZLoss,
   kTargetFingerprint,
   kMaskFingerprint,
   kSkippedIterations,

@@ -185,6 +185,8 @@ void PointMaker::Use(const LogRecord& record) {
     point.log_z_mean_nats = Finite(record.Best(Meaning::kLogZMean));
     point.log_z_max_nats = Finite(record.Best(Meaning::kLogZMax));
     point.reported_loss_nats = Value(record.Best(Meaning::kReportedLoss));
+    point.objective_nats = Finite(record.Best(Meaning::kObjective));
+    point.z_loss_nats = Finite(record.Best(Meaning::kZLoss));
     point.tokens = Whole(record.Best(Meaning::kTokens));
     point.unmasked_tokens = Whole(record.Best(Meaning::kUnmaskedTokens));
     point.finite_tokens = Whole(record.Best(Meaning::kFiniteTokens));

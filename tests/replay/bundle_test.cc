@@ -215,6 +215,16 @@ TEST_F(Bundle, ObjectiveAndZLossAreThoseOfTheStep) {
   EXPECT_FALSE(MakeStepRecord(told.points[0]).present & LG_HAS_OBJECTIVE);
 }
 
+TEST_F(Bundle, AnExportAsATableHasThemToo) {
+  const auto table = MakeMemorySource("step,loss_nats,z_loss_nats,objective_nats\n1,2.5,0.125,2.75\n2,2.5,0.125,2.75\n");
+  Told told;
+  ASSERT_TRUE(ReadLog(table.get(), &told).ok());
+  ASSERT_EQ(told.points.size(), 2u);
+  EXPECT_EQ(told.points[0].loss, 2.5);
+  EXPECT_EQ(told.points[0].z_loss_nats, 0.125);
+  EXPECT_EQ(told.points[0].objective_nats, 2.75);
+}
+
 TEST_F(Bundle, ItsNotesSayWhatNoBundleCanGiveAgain) {
   const std::string step = R"({"step": 1, "loss_nats": 2.5, "ranks": 8})" "\n";
   Write({{"MANIFEST.json", R"({"format": "lossgauge-bundle-1", "policy_version": "p-2", "verdict_policy_versions": ["p-1", "p-2"]})"}, {"steps.jsonl", step}});
