@@ -76,10 +76,11 @@ TEST(ReplayCommand, ABundleThatBreaksOffIsJudgedUpToThere) {
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/cut.tar";
   std::ofstream(directory.path() + "/MANIFEST.json") << "{\"format\": \"lossgauge-bundle-1\"}";
+  std::ofstream(directory.path() + "/policy.yaml") << "# defaults\n";
   std::ofstream steps(directory.path() + "/steps.jsonl");
   for (int i = 1; i <= 4000; ++i) steps << "{\"attempt\":\"1\",\"step\":" << i << ",\"loss_nats\":" << (i < 100 ? "3.1" : "\"NaN\"") << "}\n";
   steps.close();
-  ASSERT_EQ(std::system(("tar --format=ustar -C " + directory.path() + " -cf " + path + " MANIFEST.json steps.jsonl").c_str()), 0);
+  ASSERT_EQ(std::system(("tar --format=ustar -C " + directory.path() + " -cf " + path + " MANIFEST.json policy.yaml steps.jsonl").c_str()), 0);
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   Session session;
   EXPECT_EQ(session.Run({"replay", path}), 1);
