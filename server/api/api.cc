@@ -10,6 +10,7 @@
 #include "server/api/convert_run.h"
 #include "server/api/convert_step.h"
 #include "server/api/convert_verdict.h"
+#include "server/api/list_start.h"
 #include "server/api/page_token.h"
 #include "server/api/requests.h"
 #include "server/api/step_feed.h"
@@ -17,9 +18,6 @@
 
 namespace lossgauge::api {
 namespace {
-
-// Steps with thousands of ranks are large: history is read in pieces.
-constexpr int kStepsPerRead = 500;
 
 // How many pages of new items may have come before a page is asked for, until items can appear twice.
 constexpr int kPagesLookedAt = 8;
@@ -124,23 +122,20 @@ absl::StatusOr<v1::ListVerdictsResponse> Api::ListVerdicts(const v1::ListVerdict
   const auto snapshot = board_.Get();
   const auto run = RequireKnownRun(*snapshot, history_.get(), request.run());
   if (!run.ok()) return run.status();
-  const absl::StatusOr<int> size = PageSize(request.page_size(), 100, kMaxListPage);
-  if (!size.ok()) return size.status();
-  const std::uint64_t query = QueryHash(request);
-  const absl::StatusOr<PagePosition> start = ParsePageToken(request.page_token(), query);
+  const absl::StatusOr<ListStart> start = BeginList(request);
   if (!start.ok()) return start.status();
   v1::ListVerdictsResponse response;
   if (history_ == nullptr) return response;
 
   const auto key = [](const state::Verdict& verdict) { return static_cast<std::uint64_t>(verdict.evaluated_at_ns); };
   const auto verdicts = ReadShifting<state::Verdict>(
-      *start, *size, [&](int limit, int offset) { return history_->ReadVerdicts((*run)->run, limit, offset); }, key);
+      start->at, start->size, [&](int limit, int offset) { return history_->ReadVerdicts((*run)->run, limit, offset); }, key);
   if (!verdicts.ok()) return verdicts.status();
   std::size_t bytes = 0;
   for (const state::Verdict& verdict : verdicts->items) {
     const auto given = static_cast<std::uint64_t>(response.verdicts_size());
-    if (given == static_cast<std::uint64_t>(*size) || bytes >= kMaxPageBytes) {
-      response.set_next_page_token(MakePageToken(query, {verdicts->offset + given, key(verdicts->items[given - 1])}));
+    if (given == static_cast<std::uint64_t>(start->size) || bytes >= kMaxPageBytes) {
+      response.set_next_page_token(MakePageToken(start->query, {verdicts->offset + given, key(verdicts->items[given - 1])}));
       break;
     }
     v1::Verdict* added = response.add_verdicts();
@@ -154,10 +149,7 @@ absl::StatusOr<v1::ListIncidentsResponse> Api::ListIncidents(const v1::ListIncid
   const auto snapshot = board_.Get();
   const auto run = RequireKnownRun(*snapshot, history_.get(), request.run());
   if (!run.ok()) return run.status();
-  const absl::StatusOr<int> size = PageSize(request.page_size(), 100, kMaxListPage);
-  if (!size.ok()) return size.status();
-  const std::uint64_t query = QueryHash(request);
-  const absl::StatusOr<PagePosition> start = ParsePageToken(request.page_token(), query);
+  const absl::StatusOr<ListStart> start = BeginList(request);
   if (!start.ok()) return start.status();
 
   const auto key = [](const state::Incident& incident) { return StableHash(incident.id); };
@@ -173,14 +165,14 @@ absl::StatusOr<v1::ListIncidentsResponse> Api::ListIncidents(const v1::ListIncid
     }
     return page;
   };
-  const auto incidents = ReadShifting<state::Incident>(*start, *size, read, key);
+  const auto incidents = ReadShifting<state::Incident>(start->at, start->size, read, key);
   if (!incidents.ok()) return incidents.status();
   v1::ListIncidentsResponse response;
   std::size_t bytes = 0;
   for (const state::Incident& incident : incidents->items) {
     const auto given = static_cast<std::uint64_t>(response.incidents_size());
-    if (given == static_cast<std::uint64_t>(*size) || bytes >= kMaxPageBytes) {
-      response.set_next_page_token(MakePageToken(query, {incidents->offset + given, key(incidents->items[given - 1])}));
+    if (given == static_cast<std::uint64_t>(start->size) || bytes >= kMaxPageBytes) {
+      response.set_next_page_token(MakePageToken(start->query, {incidents->offset + given, key(incidents->items[given - 1])}));
       break;
     }
     // The snapshot may know more of it than was written yet.
@@ -284,14 +276,11 @@ void Api::SetMode(const v1::SetModeRequest& request, std::function<void(absl::St
   const auto run = RequireRun(*board_.Get(), request.run());
   if (!run.ok()) return done(run.status());
   if (absl::Status status = Check(request); !status.ok()) return done(status);
-  state::Mailbox::Report message;
-  message.run = request.run();
-  message.entry.actor = request.by();
-  message.mode = request.mode();
-  const absl::Status sent = mailbox_.Send(std::move(message), [done](absl::Status status, std::uint64_t shadow) {
+  state::Mailbox::SetMode message{request.run(), request.mode(), request.by()};
+  const absl::Status sent = mailbox_.Send(std::move(message), [done](absl::Status status, const std::string& mode) {
     if (!status.ok()) return done(status);
     v1::SetModeResponse response;
-    response.set_mode(shadow == 1 ? "shadow" : "advise");
+    response.set_mode(mode);
     done(std::move(response));
   });
   if (!sent.ok()) done(sent);

@@ -11,7 +11,7 @@
 #include "server/api/compare_steps.h"
 #include "server/api/convert_step.h"
 #include "server/api/explain.h"
-#include "server/api/page_token.h"
+#include "server/api/list_start.h"
 #include "server/api/requests.h"
 #include "server/api/step_feed.h"
 #include "server/api/text.h"
@@ -21,7 +21,6 @@
 namespace lossgauge::api {
 namespace {
 
-constexpr int kStepsPerRead = 500;
 // Steps and rows of a run that a comparison holds in memory: about 40 MB for both runs.
 constexpr std::size_t kMaxCompared = 300'000;
 constexpr std::size_t kMaxIdBytes = 256;
@@ -108,18 +107,15 @@ absl::Status Named(const char* field, const absl::Status& status) {
 absl::StatusOr<v1::ListEventsResponse> Api::ListEvents(const v1::ListEventsRequest& request) const {
   const auto run = RequireKnownRun(*board_.Get(), history_.get(), request.run());
   if (!run.ok()) return run.status();
-  const absl::StatusOr<int> size = PageSize(request.page_size(), 100, kMaxListPage);
-  if (!size.ok()) return size.status();
-  const std::uint64_t query = QueryHash(request);
-  const absl::StatusOr<PagePosition> start = ParsePageToken(request.page_token(), query);
+  const absl::StatusOr<ListStart> start = BeginList(request);
   if (!start.ok()) return start.status();
   v1::ListEventsResponse response;
   if (history_ == nullptr) return response;
-  const auto page = history_->ReadEvents((*run)->run, static_cast<std::int64_t>(start->position), *size);
+  const auto page = history_->ReadEvents((*run)->run, static_cast<std::int64_t>(start->at.position), start->size);
   if (!page.ok()) return page.status();
   for (const auto& [id, event] : page->events) ToMessage(id, event, response.add_events());
   response.set_damaged(page->damaged);
-  if (page->more) response.set_next_page_token(MakePageToken(query, {static_cast<std::uint64_t>(page->last_id), 0}));
+  if (page->more) response.set_next_page_token(MakePageToken(start->query, {static_cast<std::uint64_t>(page->last_id), 0}));
   return response;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "server/api/explain_rules.h"
 #include "server/api/text.h"
+#include "server/state/kinds.h"
 
 namespace lossgauge::api {
 namespace {
@@ -33,11 +34,6 @@ std::string Duration(TimeNs ns) {
 }
 
 std::string Clock(TimeNs ns) { return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixNanos(ns), absl::UTCTimeZone()); }
-
-std::string Name(const Incident& incident) {
-  const std::string condition(state::ConditionName(incident.condition));
-  return incident.kind.empty() ? condition : absl::StrCat(condition, "/", incident.kind);
-}
 
 std::string Number(double value) {
   const bool is_whole = std::fabs(value) < 1e15 && value == std::floor(value);
@@ -72,7 +68,7 @@ class Story {
 };
 
 std::string Where(const Incident& incident) {
-  std::string text = absl::StrCat(Name(incident), ", severity ", std::string(state::SeverityName(incident.severity)));
+  std::string text = absl::StrCat(ReasonCode(incident), ", severity ", std::string(state::SeverityName(incident.severity)));
   if (incident.onset_step == incident.last_step) {
     absl::StrAppend(&text, ", at step ", incident.onset_step);
   } else {
@@ -92,8 +88,7 @@ std::string SinceWhen(const Incident& incident, TimeNs now_ns) {
 }
 
 bool IsReasonOf(const Verdict& verdict, const Incident& incident) {
-  const std::string name = Name(incident);
-  return std::find(verdict.reason_codes.begin(), verdict.reason_codes.end(), name) != verdict.reason_codes.end();
+  return std::find(verdict.reason_codes.begin(), verdict.reason_codes.end(), ReasonCode(incident)) != verdict.reason_codes.end();
 }
 
 void TellAdvice(const Verdict& verdict, Story* story) {
@@ -116,8 +111,8 @@ std::string_view ChangeOf(const Verdict& verdict) {
       return "An incident above information makes it WATCH or worse; no step for {time.fresh_seconds} s and {time.fresh_median_steps} usual step times "
              "makes it WATCH or UNKNOWN.";
     case Action::kUnknown:
-      if (code == "ended") return "Only a new attempt of this run.";
-      if (code == "warming") return "{loss.baseline_steps} steps that can be judged; what is exact, such as NaN, is judged from the first.";
+      if (code == state::kReasonEnded) return "Only a new attempt of this run.";
+      if (code == state::kReasonWarming) return "{loss.baseline_steps} steps that can be judged; what is exact, such as NaN, is judged from the first.";
       return "A fresh step, or a look at the job's processes no older than {time.presence_seconds} s.";
     case Action::kWatch:
       return "A step, or the end of the phase; a phase longer than {time.phase_limit_seconds} s counts as a stall.";
@@ -228,12 +223,12 @@ v1::Explanation ExplainRun(const ExplainedRun& run) {
   for (const Incident* incident : shown) {
     if (!IsReasonOf(verdict, *incident)) continue;
     is_explained = true;
-    story.Line(absl::StrCat(Name(*incident), ": ", FillIn(RuleOf(incident->condition).ends, run.policy)));
+    story.Line(absl::StrCat(ReasonCode(*incident), ": ", FillIn(RuleOf(incident->condition).ends, run.policy)));
   }
   if (!is_explained) story.Line(FillIn(ChangeOf(verdict), run.policy));
   for (std::size_t i = 0; i < shown.size() && i < kMostIncidents; ++i) {
     const Incident& incident = *shown[i];
-    story.Part(absl::StrCat("Open: ", Name(incident), " since step ", incident.onset_step, " (", incident.id, ")"));
+    story.Part(absl::StrCat("Open: ", ReasonCode(incident), " since step ", incident.onset_step, " (", incident.id, ")"));
     story.Line(incident.summary);
     story.Line(RuleOf(incident.condition).meaning);
     story.Line(FillIn(RuleOf(incident.condition).rule, run.policy));

@@ -22,6 +22,12 @@ std::string KnownRuns(const state::Snapshot& snapshot) {
   return absl::StrCat(text, " (ListRuns gives all)");
 }
 
+template <class Request>
+absl::Status CheckRange(const Request& request) {
+  if (!request.has_first_step() || !request.has_last_step() || request.first_step() <= request.last_step()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("first_step: ", request.first_step(), " is beyond last_step ", request.last_step(), "; exchange them"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const state::RunSnapshot>> RequireRun(const state::Snapshot& snapshot, const std::string& run_untrusted) {
@@ -64,10 +70,7 @@ absl::Status CheckText(const std::string& text_untrusted, const char* field, std
 
 absl::Status Check(const v1::ListStepsRequest& request) {
   if (absl::Status status = CheckText(request.attempt(), "attempt", kMaxNameBytes, false); !status.ok()) return status;
-  if (request.has_first_step() && request.has_last_step() && request.first_step() > request.last_step()) {
-    return absl::InvalidArgumentError(absl::StrCat("first_step: ", request.first_step(), " is beyond last_step ", request.last_step(),
-                                                   "; exchange them"));
-  }
+  if (absl::Status status = CheckRange(request); !status.ok()) return status;
   if (request.tail() < 0 || request.tail() > kMaxStepsPage) {
     return absl::InvalidArgumentError(absl::StrCat("tail: ", request.tail(), " is out of range; give 1 to ", kMaxStepsPage, ", or 0 for none"));
   }
@@ -80,11 +83,7 @@ absl::Status Check(const v1::CompareRunsRequest& request) {
   if (request.a() == request.b() && request.attempt_a() == request.attempt_b() && !request.a().empty()) {
     return absl::InvalidArgumentError("b: the same as a; name another run, or other attempts of this one");
   }
-  if (request.has_first_step() && request.has_last_step() && request.first_step() > request.last_step()) {
-    return absl::InvalidArgumentError(absl::StrCat("first_step: ", request.first_step(), " is beyond last_step ", request.last_step(),
-                                                   "; exchange them"));
-  }
-  return absl::OkStatus();
+  return CheckRange(request);
 }
 
 absl::Status Check(const v1::AcknowledgeIncidentRequest& request) {

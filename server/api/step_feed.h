@@ -12,6 +12,9 @@
 
 namespace lossgauge::api {
 
+// Steps with thousands of ranks are large: history is read in pieces.
+inline constexpr int kStepsPerRead = 500;
+
 using StepList = std::vector<std::shared_ptr<const state::StepSummary>>;
 
 // True if steps after `after_sequence` may have to come from history, which means reading a file.

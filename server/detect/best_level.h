@@ -34,7 +34,7 @@ class BestLevel {
     if (!known_ || level < best_nats_) {
       known_ = true;
       best_nats_ = level;
-      noise_nats_ = 1.4826 * block_.MedianAbsoluteDeviation();
+      noise_nats_ = block_.RobustDeviation();
       onset_step_ = step + 1;
       away_ = 0;
       return std::nullopt;

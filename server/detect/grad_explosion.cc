@@ -20,7 +20,7 @@ void GradExplosionDetector::Look(StepSignals& signals, const Policy& policy) {
   if (!signals.grad_norm) return;
   const double log_value = std::log(*signals.grad_norm);
   const double above = log_value - logs_.Median();
-  const double deviation = std::max(1.4826 * logs_.MedianAbsoluteDeviation(), 1e-6);
+  const double deviation = std::max(logs_.RobustDeviation(), 1e-6);
   const bool large = logs_.size() >= kMinimum && above >= std::log(policy.grad_large_factor) && above >= policy.grad_large_deviations * deviation;
   const FactorWatch::Result result =
       watch_.OnValue(*signals.grad_norm, policy.grad_deviations, policy.grad_factor, static_cast<int>(policy.loss_baseline_steps));

@@ -21,7 +21,7 @@ constexpr std::int32_t kMaxPoints = 1 << 30;
 
 // A log of few digits repeats itself: more than half of its values are the median, which says nothing of the noise.
 double ScaleOf(const SortedWindow<LevelShiftDetector::kWindow>& values) {
-  const double scale = 1.4826 * values.MedianAbsoluteDeviation();
+  const double scale = values.RobustDeviation();
   if (scale > kScaleFloor) return scale;
   const double median = values.Median();
   double sum = 0;
@@ -199,7 +199,7 @@ void LevelShiftDetector::Restore(StateReader& in) {
   lag_square_ = in.GetFinite();
   previous_deviation_ = in.GetFinite();
   sum_ = in.GetIn<double>(0, 1e12);
-  for (double& one : short_) one = in.GetIn<double>(-3, 3);
+  for (double& one : short_) one = in.GetIn<double>(-kClip, kClip);
   short_count_ = in.GetIn<std::int32_t>(0, 2 * kShort - 1);
   pending_count_ = in.GetIn<std::int32_t>(0, kPending);
   for (int i = 0; i < pending_count_; ++i) pending_[i] = in.GetIn<float>(-1e38f, 1e38f);

@@ -24,7 +24,7 @@ class RobustBaseline {
   // 1.4826 * MAD of the residuals: a standard deviation if they were Gaussian. 0 for a constant series. Where the newest quarter of them is much
   // quieter than all (the steep descent is over), it counts, with an allowance for its own uncertainty.
   double Scale() const {
-    const double all = 1.4826 * residuals_.MedianAbsoluteDeviation();
+    const double all = residuals_.RobustDeviation();
     return newest_.full() ? std::min(all, kNewestAllowance * 1.4826 * newest_.MedianAbsoluteDeviation()) : all;
   }
   int accepted() const { return accepted_; }

@@ -57,6 +57,9 @@ class SortedWindow {
     return 0.5 * (double{sorted_[(size_ - 1) / 2]} + double{sorted_[size_ / 2]});
   }
 
+  // The standard deviation that the median absolute deviation stands for where values are Gaussian.
+  double RobustDeviation() const { return 1.4826 * MedianAbsoluteDeviation(); }
+
   // -infinity if empty.
   double Max() const { return size_ == 0 ? -HUGE_VAL : double{sorted_[static_cast<std::size_t>(size_ - 1)]}; }
 

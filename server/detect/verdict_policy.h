@@ -54,9 +54,6 @@ std::int64_t LastGoodStep(const RunFacts& facts);
 // Pure; replay gives the same bits.
 state::Verdict DecideVerdict(const RunFacts& facts, const Policy& policy, state::TimeNs now_ns);
 
-// "integrity/mass", "loss_spike/data", "stall".
-std::string ReasonCode(const state::Incident& incident);
-
 }  // namespace lossgauge::detect
 
 #endif  // LOSSGAUGE_SERVER_DETECT_VERDICT_POLICY_H_

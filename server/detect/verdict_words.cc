@@ -5,8 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/detect/producer_watch.h"
-#include "server/detect/verdict_policy.h"
-#include "server/state/kinds.h"
 
 namespace lossgauge::detect {
 
@@ -45,12 +43,6 @@ std::string Escalation(const Incident& incident, const Policy& policy, double me
     default:
       return "";
   }
-}
-
-std::string ReasonCode(const Incident& incident) {
-  std::string code(state::ConditionName(incident.condition));
-  if (!incident.kind.empty()) absl::StrAppend(&code, "/", incident.kind);
-  return code;
 }
 
 }  // namespace lossgauge::detect

@@ -18,14 +18,6 @@ Pipeline::Pipeline(const PipelineOptions& options, state::Clock* clock, state::R
 
 Pipeline::~Pipeline() { Stop(0); }
 
-absl::Status Pipeline::SetMode(const state::Mailbox::Report& request, std::uint64_t* shadow) {
-  const absl::StatusOr<std::string> mode = book_->SetMode(request.run, request.mode);
-  if (!mode.ok()) return mode.status();
-  spdlog::info("run {}: mode {} by {}; {} from now on", request.run, request.mode, request.entry.actor, *mode);
-  *shadow = *mode == "shadow" ? 1 : 0;
-  return absl::OkStatus();
-}
-
 void Pipeline::HandleMailbox() {
   mailbox_->Drain(
       [this](state::Mailbox::Acknowledge& request, state::Mailbox::AcknowledgeDone& done) {
@@ -38,9 +30,16 @@ void Pipeline::HandleMailbox() {
       },
       [this](state::Mailbox::Report& request, state::Mailbox::ReportDone& done) {
         std::uint64_t entries = 0;
-        const absl::Status status = request.mode.empty() ? book_->Report(request, &entries) : SetMode(request, &entries);
+        const absl::Status status = book_->Report(request, &entries);
         answers_.push_back({[status, entries, done = std::move(done)](const absl::Status& durable) {
           done(status.ok() ? durable : status, entries);
+        }});
+      },
+      [this](state::Mailbox::SetMode& request, state::Mailbox::SetModeDone& done) {
+        const absl::StatusOr<std::string> mode = book_->SetMode(request.run, request.mode);
+        if (mode.ok()) spdlog::info("run {}: mode {} by {}; {} from now on", request.run, request.mode, request.by, *mode);
+        answers_.push_back({[mode, done = std::move(done)](const absl::Status& durable) {
+          done(mode.ok() ? durable : mode.status(), mode.value_or(""));
         }});
       });
 }

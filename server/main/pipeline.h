@@ -54,7 +54,6 @@ class Pipeline {
   struct Answer;
   void Loop();
   bool Commit(state::TimeNs now_ns);
-  absl::Status SetMode(const state::Mailbox::Report& request, std::uint64_t* shadow);
   void HandleMailbox();
   void AnswerMailbox();
   void Publish(state::TimeNs now_ns);

@@ -108,7 +108,7 @@ void AttemptComparer::Begin(const std::string& attempt, const std::vector<std::s
   passes_ = std::move(passes);
   for (const auto& step : earlier) {
     if (step->attempt == attempt || step->thinned != nullptr) continue;
-    earlier_[step->step] = {step->attempt, step->loss_nats, IsFinite(*step), step->target_fingerprint, step->mask_fingerprint, step->unmasked_tokens};
+    earlier_[step->step] = {step->attempt, step->loss_nats, IsFinite(*step), step->target_fingerprint, step->mask_fingerprint};
   }
   std::vector<double> jumps;
   const Pass* previous = nullptr;

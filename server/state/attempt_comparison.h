@@ -81,7 +81,6 @@ class AttemptComparer {
     bool all_finite = true;
     std::uint64_t target_fingerprint = 0;
     std::uint64_t mask_fingerprint = 0;
-    std::uint64_t unmasked_tokens = 0;
   };
   static constexpr std::size_t kWindow = 16;
   // Makes a result if there is none yet.

@@ -54,17 +54,28 @@ absl::Status Mailbox::Send(Report request, ReportDone done) {
   return absl::OkStatus();
 }
 
+absl::Status Mailbox::Send(SetMode request, SetModeDone done) {
+  std::lock_guard lock(mutex_);
+  if (modes_.size() >= kCapacity) return absl::ResourceExhaustedError("too many settings of modes are waiting; try again later");
+  modes_.emplace_back(std::move(request), std::move(done));
+  return absl::OkStatus();
+}
+
 void Mailbox::Drain(const std::function<void(Acknowledge&, AcknowledgeDone&)>& handle_acknowledge,
-                    const std::function<void(Report&, ReportDone&)>& handle_report) {
+                    const std::function<void(Report&, ReportDone&)>& handle_report,
+                    const std::function<void(SetMode&, SetModeDone&)>& handle_set_mode) {
   std::deque<std::pair<Acknowledge, AcknowledgeDone>> acknowledges;
   std::deque<std::pair<Report, ReportDone>> reports;
+  std::deque<std::pair<SetMode, SetModeDone>> modes;
   {
     std::lock_guard lock(mutex_);
     acknowledges.swap(acknowledges_);
     reports.swap(reports_);
+    modes.swap(modes_);
   }
   for (auto& [request, done] : acknowledges) handle_acknowledge(request, done);
   for (auto& [request, done] : reports) handle_report(request, done);
+  for (auto& [request, done] : modes) handle_set_mode(request, done);
 }
 
 }  // namespace lossgauge::state

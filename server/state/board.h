@@ -43,25 +43,31 @@ class Mailbox {
   struct Report {
     std::string run;
     LedgerEntry entry;
-    std::string mode;  // not empty: a mode to be set instead ("policy", "advise", "shadow"); only the entry's actor is looked at
+  };
+  struct SetMode {
+    std::string run;
+    std::string mode;  // "policy", "advise", "shadow"
+    std::string by;
   };
   // Called once, on the drain thread, with the outcome; Incident is set for an Acknowledge that succeeded.
   using AcknowledgeDone = std::function<void(absl::Status, const Incident*)>;
-  // `ledger_entries`: for a mode, 1 if shadow is in force now.
   using ReportDone = std::function<void(absl::Status, std::uint64_t ledger_entries)>;
+  using SetModeDone = std::function<void(absl::Status, const std::string& mode)>;  // the mode that is in force now
 
   absl::Status Send(Acknowledge request, AcknowledgeDone done);
   absl::Status Send(Report request, ReportDone done);
+  absl::Status Send(SetMode request, SetModeDone done);
 
   // Drain thread: runs `handle_*` for each waiting request.
   void Drain(const std::function<void(Acknowledge&, AcknowledgeDone&)>& handle_acknowledge,
-             const std::function<void(Report&, ReportDone&)>& handle_report);
+             const std::function<void(Report&, ReportDone&)>& handle_report, const std::function<void(SetMode&, SetModeDone&)>& handle_set_mode);
 
  private:
   static constexpr std::size_t kCapacity = 1024;
   std::mutex mutex_;
   std::deque<std::pair<Acknowledge, AcknowledgeDone>> acknowledges_;
   std::deque<std::pair<Report, ReportDone>> reports_;
+  std::deque<std::pair<SetMode, SetModeDone>> modes_;
 };
 
 }  // namespace lossgauge::state

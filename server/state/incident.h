@@ -79,6 +79,9 @@ struct Incident {
   std::optional<std::int64_t> steps_to_recover;
 };
 
+// "integrity/mass", "loss_spike/data", "stall": the condition, and the kind where there is one. What verdicts name an incident by.
+std::string ReasonCode(const Incident& incident);
+
 }  // namespace lossgauge::state
 
 #endif  // LOSSGAUGE_SERVER_STATE_INCIDENT_H_

@@ -31,6 +31,12 @@ std::optional<Condition> ConditionFromName(std::string_view name) {
   return std::nullopt;
 }
 
+std::string ReasonCode(const Incident& incident) {
+  std::string code(ConditionName(incident.condition));
+  if (!incident.kind.empty()) code += "/" + incident.kind;
+  return code;
+}
+
 std::string_view SeverityName(Severity severity) {
   switch (severity) {
     case Severity::kInfo: return "info";

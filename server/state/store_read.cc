@@ -74,20 +74,26 @@ absl::StatusOr<std::vector<StepSummary>> SqliteReader::ReadSteps(const StepQuery
   return steps;
 }
 
+// Up to `limit` of the statement's rows, column 0 of each; those that `decode` cannot read are passed over.
+template <class Item>
+absl::StatusOr<std::vector<Item>> ReadReadable(Statement* statement, int limit, std::optional<Item> (*decode)(std::string_view)) {
+  std::vector<Item> items;
+  while (static_cast<int>(items.size()) < limit) {
+    const auto row = statement->Next();
+    if (!row.ok()) return row.status();
+    if (!*row) break;
+    if (auto item = decode(statement->ColumnBytes(0))) items.push_back(*std::move(item));
+  }
+  return items;
+}
+
 absl::StatusOr<std::vector<Incident>> SqliteReader::ReadIncidents(const std::string& run, bool open_only, int limit, int offset) {
   std::lock_guard lock(mutex_);
   auto statement = Prepare(absl::StrCat("SELECT data FROM incidents WHERE run_id=(SELECT id FROM runs WHERE name=?1)",
                                         open_only ? " AND open=1" : "", " ORDER BY onset_ns DESC, id DESC LIMIT -1 OFFSET ?2"));
   if (!statement.ok()) return statement.status();
   statement->Text(1, run).Int(2, offset);
-  std::vector<Incident> incidents;
-  while (static_cast<int>(incidents.size()) < limit) {
-    const auto row = statement->Next();
-    if (!row.ok()) return row.status();
-    if (!*row) break;
-    if (auto incident = DecodeIncident(statement->ColumnBytes(0))) incidents.push_back(*std::move(incident));
-  }
-  return incidents;
+  return ReadReadable(&*statement, limit, DecodeIncident);
 }
 
 absl::StatusOr<std::optional<Incident>> SqliteReader::FindIncident(const std::string& run, const std::string& id) {
@@ -106,14 +112,7 @@ absl::StatusOr<std::vector<Verdict>> SqliteReader::ReadVerdicts(const std::strin
       "SELECT data FROM verdicts WHERE run_id=(SELECT id FROM runs WHERE name=?1) ORDER BY id DESC LIMIT -1 OFFSET ?2");
   if (!statement.ok()) return statement.status();
   statement->Text(1, run).Int(2, offset);
-  std::vector<Verdict> verdicts;
-  while (static_cast<int>(verdicts.size()) < limit) {
-    const auto row = statement->Next();
-    if (!row.ok()) return row.status();
-    if (!*row) break;
-    if (auto verdict = DecodeVerdict(statement->ColumnBytes(0))) verdicts.push_back(*std::move(verdict));
-  }
-  return verdicts;
+  return ReadReadable(&*statement, limit, DecodeVerdict);
 }
 
 absl::StatusOr<EventPage> SqliteReader::ReadEvents(const std::string& run, std::int64_t after_id, int limit) {

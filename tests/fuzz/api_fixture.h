@@ -83,7 +83,8 @@ class FuzzedApi {
           incident.acknowledged = request.acknowledgement;
           done(absl::OkStatus(), &incident);
         },
-        [](state::Mailbox::Report&, state::Mailbox::ReportDone& done) { done(absl::OkStatus(), 1); });
+        [](state::Mailbox::Report&, state::Mailbox::ReportDone& done) { done(absl::OkStatus(), 1); },
+        [](state::Mailbox::SetMode&, state::Mailbox::SetModeDone& done) { done(absl::OkStatus(), "advise"); });
   }
 
   state::SnapshotBoard board_;

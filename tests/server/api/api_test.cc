@@ -383,8 +383,8 @@ TEST_F(ApiTest, AModeReachesTheRunAndAWrongOneIsNamed) {
   EXPECT_THAT(Message(ask(request).status()), HasSubstr("by: missing"));
   request.set_by("anna");
   EXPECT_EQ(ask(request)->mode(), "shadow");
-  EXPECT_EQ(drain.ledger.at(0).mode, "shadow");
-  EXPECT_EQ(drain.ledger.at(0).run, "run");
+  EXPECT_EQ(drain.modes.at(0).mode, "shadow");
+  EXPECT_EQ(drain.modes.at(0).run, "run");
 }
 
 TEST_F(ApiTest, AFullMailboxIsAnErrorAtOnce) {

@@ -317,7 +317,12 @@ FakeDrain::FakeDrain(state::Mailbox& mailbox) : mailbox_(mailbox), thread_([this
         [this](state::Mailbox::Report& report, state::Mailbox::ReportDone& done) {
           std::lock_guard lock(mutex);
           ledger.push_back(report);
-          done(absl::OkStatus(), report.mode.empty() ? ledger.size() : report.mode == "shadow" ? 1 : 0);
+          done(absl::OkStatus(), ledger.size());
+        },
+        [this](state::Mailbox::SetMode& request, state::Mailbox::SetModeDone& done) {
+          std::lock_guard lock(mutex);
+          modes.push_back(request);
+          done(absl::OkStatus(), request.mode == "shadow" ? "shadow" : "advise");
         });
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -77,6 +77,7 @@ class FakeDrain {
   std::mutex mutex;
   std::vector<state::Incident> incidents;  // those that can be acknowledged
   std::vector<state::Mailbox::Report> ledger;
+  std::vector<state::Mailbox::SetMode> modes;
 
  private:
   state::Mailbox& mailbox_;

@@ -58,11 +58,15 @@ TEST(Mailbox, DeliversEachRequestOnceAndRefusesMoreThanItHolds) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_GE(sent, 100);
   EXPECT_TRUE(mailbox.Send(Mailbox::Report{"r", {}}, [&](absl::Status, std::uint64_t n) { answered += static_cast<int>(n); }).ok());
+  std::string mode;
+  EXPECT_TRUE(mailbox.Send(Mailbox::SetMode{"r", "shadow", "anna"}, [&](absl::Status, const std::string& now) { mode += now; }).ok());
   for (int round = 0; round < 2; ++round) {
     mailbox.Drain([](Mailbox::Acknowledge&, Mailbox::AcknowledgeDone& done) { done(absl::OkStatus(), nullptr); },
-                  [](Mailbox::Report&, Mailbox::ReportDone& done) { done(absl::OkStatus(), 1000); });
+                  [](Mailbox::Report&, Mailbox::ReportDone& done) { done(absl::OkStatus(), 1000); },
+                  [](Mailbox::SetMode&, Mailbox::SetModeDone& done) { done(absl::OkStatus(), "shadow"); });
   }
   EXPECT_EQ(answered, sent + 1000);
+  EXPECT_EQ(mode, "shadow");
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST_F(WebServerTest, EveryCallAnswersAsJson) {
   EXPECT_EQ(
       Parse<v1::ReportActionResponse>(Post("/api/v1/actions", R"({"run": "run", "action": "RESTART", "actor": "slurm"})")).ledger_entries(), 1u);
   EXPECT_EQ(Parse<v1::SetModeResponse>(Post("/api/v1/mode", R"({"run": "run", "mode": "shadow", "by": "anna"})")).mode(), "shadow");
-  EXPECT_EQ(drain.ledger.back().mode, "shadow");
+  EXPECT_EQ(drain.modes.back().mode, "shadow");
 }
 
 TEST_F(WebServerTest, ErrorsAreJsonWithAFittingStatus) {
