@@ -15,6 +15,7 @@
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
 #include "server/ctl/json_writer.h"
+#include "server/ctl/pages.h"
 #include "server/ctl/step_export.h"
 #include "server/ctl/values.h"
 #include "server/replay/bundle.h"
@@ -80,23 +81,17 @@ class Bundler {
     if (!trouble_.any()) trouble_.file = writer_.EndMember(name);
   }
   template <class Request, class Response>
-  using Call = grpc::Status (v1::LossGauge::Stub::*)(grpc::ClientContext*, const Request&, Response*);
-  template <class Request, class Response>
-  grpc::Status Ask(Call<Request, Response> call, const Request& request, Response* response) {
+  grpc::Status Ask(ListCall<Request, Response> call, const Request& request, Response* response) {
     const auto context = connection_.NewContext();
     return (connection_.stub().*call)(context.get(), request, response);
   }
   // Calls `use` with each page until it says false.
   template <class Request, class Response>
-  void Pages(Call<Request, Response> call, Request request, const std::function<bool(const Response&)>& use) {
+  void Pages(ListCall<Request, Response> call, Request request, const std::function<bool(const Response&)>& use) {
     request.set_run(run_);
     request.set_page_size(kPageSize);
-    while (!trouble_.any()) {
-      Response page;
-      trouble_.rpc = Ask(call, request, &page);
-      if (trouble_.any() || !use(page) || page.next_page_token().empty() || page.next_page_token() == request.page_token()) return;
-      request.set_page_token(page.next_page_token());
-    }
+    if (trouble_.any()) return;
+    trouble_.rpc = ForEachPage(connection_, call, request, [&](const Response& page) { return use(page) && !trouble_.any(); });
   }
 
   void FindIncident(const std::string& id) {
@@ -126,7 +121,7 @@ class Bundler {
   }
 
   template <class Request, class Response>
-  std::optional<Response> Live(Call<Request, Response> call) {
+  std::optional<Response> Live(ListCall<Request, Response> call) {
     if (trouble_.any()) return std::nullopt;
     Request request;
     request.set_run(run_);
@@ -152,7 +147,7 @@ class Bundler {
 
   // Messages as lines of JSON, in the order in which lossgauged lists them.
   template <class Request, class Response, class Item, class Items>
-  void Lines(const std::string& name, Call<Request, Response> call, const Items& items) {
+  void Lines(const std::string& name, ListCall<Request, Response> call, const Items& items) {
     Pages<Request, Response>(call, {}, [&](const Response& page) {
       for (const Item& item : items(page)) Add(ToJson(item, false));
       return true;

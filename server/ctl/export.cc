@@ -6,6 +6,7 @@
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
 #include "server/ctl/output_file.h"
+#include "server/ctl/pages.h"
 #include "server/ctl/step_export.h"
 
 namespace lossgauge::ctl {
@@ -66,21 +67,18 @@ int Run(const Options& options, Io& io) {
     file.emplace(*std::move(created));
   }
   Connection connection(options, io);
-  v1::ListStepsRequest request = MakeRequest(options);
   std::string bytes;
   rows->Begin(&bytes);
-  for (std::optional<std::string> token; !token || !token->empty();) {
-    if (token) request.set_page_token(*token);
-    v1::ListStepsResponse page;
-    const auto context = connection.NewContext();
-    const grpc::Status status = connection.stub().ListSteps(context.get(), request, &page);
-    if (!status.ok()) return connection.Explain(status, io);
-    for (const v1::Step& step : page.steps()) rows->Add(step, &bytes);
-    if (const absl::Status written = write(bytes); !written.ok()) return failed(written);
-    bytes.clear();
-    if (token && *token == page.next_page_token()) break;
-    token = page.next_page_token();
-  }
+  absl::Status written;
+  const grpc::Status status =
+      ForEachPage(connection, &v1::LossGauge::Stub::ListSteps, MakeRequest(options), [&](const v1::ListStepsResponse& page) {
+        for (const v1::Step& step : page.steps()) rows->Add(step, &bytes);
+        written = write(bytes);
+        bytes.clear();
+        return written.ok();
+      });
+  if (!status.ok()) return connection.Explain(status, io);
+  if (!written.ok()) return failed(written);
   if (file) {
     if (const absl::Status kept = file->Keep(); !kept.ok()) return failed(kept);
   }

@@ -1,8 +1,7 @@
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
+#include "server/ctl/pages.h"
 #include "server/ctl/values.h"
 
 namespace lossgauge::ctl {
@@ -41,17 +40,11 @@ int Run(const Options& options, Io& io) {
   request.set_open_only(options.Has("open"));
   request.set_page_size(kPageSize);
   v1::ListIncidentsResponse all;
-  std::optional<std::string> token;
-  while (!token || !token->empty()) {
-    if (token) request.set_page_token(*token);
-    v1::ListIncidentsResponse page;
-    const auto context = connection.NewContext();
-    const grpc::Status status = connection.stub().ListIncidents(context.get(), request, &page);
-    if (!status.ok()) return connection.Explain(status, io);
-    const bool stuck = token && page.next_page_token() == *token;
+  const grpc::Status status = ForEachPage(connection, &v1::LossGauge::Stub::ListIncidents, request, [&](const v1::ListIncidentsResponse& page) {
     all.mutable_incidents()->MergeFrom(page.incidents());
-    token = stuck ? "" : page.next_page_token();
-  }
+    return true;
+  });
+  if (!status.ok()) return connection.Explain(status, io);
   if (options.Has("json")) {
     io.out << ToJson(all, true);
     return kDone;

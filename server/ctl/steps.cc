@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
+#include "server/ctl/pages.h"
 #include "server/ctl/values.h"
 
 namespace lossgauge::ctl {
@@ -71,19 +71,13 @@ int Run(const Options& options, Io& io) {
     return kWrongUse;
   }
   Connection connection(options, io);
-  v1::ListStepsRequest request = MakeRequest(options);
+  const v1::ListStepsRequest request = MakeRequest(options);
   v1::ListStepsResponse all;
-  std::optional<std::string> token;
-  while (!token || !token->empty()) {
-    if (token) request.set_page_token(*token);
-    v1::ListStepsResponse page;
-    const auto context = connection.NewContext();
-    const grpc::Status status = connection.stub().ListSteps(context.get(), request, &page);
-    if (!status.ok()) return connection.Explain(status, io);
-    const bool stuck = token && page.next_page_token() == *token;
+  const grpc::Status status = ForEachPage(connection, &v1::LossGauge::Stub::ListSteps, request, [&](const v1::ListStepsResponse& page) {
     all.mutable_steps()->MergeFrom(page.steps());
-    token = request.tail() > 0 || stuck ? "" : page.next_page_token();
-  }
+    return request.tail() == 0;
+  });
+  if (!status.ok()) return connection.Explain(status, io);
   if (options.Has("json")) {
     io.out << ToJson(all, true);
   } else {
