@@ -18,6 +18,7 @@
 #include "kernels/host/process_segments.h"
 #include "kernels/host/ring_directory.h"
 #include "kernels/host/segment_name.h"
+#include "proto/lossgauge/ring/boot_id.h"
 #include "proto/lossgauge/ring/ring_validate.h"
 
 namespace lossgauge {
@@ -56,22 +57,6 @@ class CreationGuard {
  private:
   int file_;
 };
-
-void ReadBootId(std::uint64_t boot_id[2]) {
-  char text[64] = {};
-  const int file = ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return;
-  const ssize_t length = ::read(file, text, sizeof text - 1);
-  ::close(file);
-  int digits = 0;
-  for (ssize_t i = 0; i < length && digits < 32; ++i) {
-    const char c = text[i];
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    if (digit < 0) continue;
-    boot_id[digits / 16] = boot_id[digits / 16] << 4 | static_cast<std::uint64_t>(digit);
-    ++digits;
-  }
-}
 
 // A new file of ours in the directory; -1 with errno set.
 int MakeFile(int directory_descriptor, const std::string& name, gid_t group) {
@@ -176,7 +161,7 @@ int Segment::Create(const SegmentRequest& request, std::unique_ptr<Segment>* res
   if (::getrandom(identity.segment_id, sizeof identity.segment_id, 0) != static_cast<ssize_t>(sizeof identity.segment_id)) {
     return SetError(LG_UNAVAILABLE, "getrandom: %s", std::strerror(errno));
   }
-  ReadBootId(identity.boot_id);
+  (void)ring::ReadBootId(identity.boot_id);
   identity.producer_pid = static_cast<std::uint32_t>(::getpid());
   identity.producer_uid = ::geteuid();
 

@@ -6,16 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/lossgauge/ring/boot_id.h"
 #include "server/ingest/text_repair.h"
 #include "spdlog/spdlog.h"
 
@@ -52,24 +51,8 @@ std::shared_ptr<const state::ProducerInfo> MakeInfo(const lg_ring_identity& iden
 
 }  // namespace
 
-bool ReadBootId(std::uint64_t id[2]) {
-  char text[64] = {};
-  const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const ssize_t bytes = read(fd, text, sizeof text - 1);
-  close(fd);
-  std::string digits;
-  for (ssize_t i = 0; i < bytes; ++i) {
-    if (std::isxdigit(static_cast<unsigned char>(text[i]))) digits += text[i];
-  }
-  if (digits.size() != 32) return false;
-  id[0] = std::strtoull(digits.substr(0, 16).c_str(), nullptr, 16);
-  id[1] = std::strtoull(digits.substr(16).c_str(), nullptr, 16);
-  return true;
-}
-
 RingSource::RingSource(RingSourceOptions options, state::Clock* clock) : options_(std::move(options)), clock_(clock) {
-  ReadBootId(boot_id_);
+  (void)ring::ReadBootId(boot_id_);
   for (const std::string& path : options_.directories) directories_.push_back({path, -1, 0, ""});
 }
 

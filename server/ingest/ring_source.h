@@ -84,9 +84,6 @@ class RingSource final : public state::RecordSource {
   state::SourceStats stats_;
 };
 
-// This kernel's boot id, as producers write it: the 32 hex digits of /proc/sys/kernel/random/boot_id as two words.
-bool ReadBootId(std::uint64_t id[2]);
-
 }  // namespace lossgauge::ingest
 
 #endif  // LOSSGAUGE_SERVER_INGEST_RING_SOURCE_H_

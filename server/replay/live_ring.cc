@@ -9,13 +9,12 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <random>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/lossgauge/ring/boot_id.h"
 #include "proto/lossgauge/ring/ring_writer.h"
 #include "server/replay/step_record.h"
 
@@ -36,18 +35,6 @@ std::int64_t Now(clockid_t id) {
 void Sleep(std::int64_t nanoseconds) {
   timespec t{nanoseconds / kSecond, nanoseconds % kSecond};
   nanosleep(&t, nullptr);
-}
-
-// 32 hex digits, with dashes in between, as two words: a reader compares boot clocks only within a boot.
-void ReadBootId(std::uint64_t id[2]) {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string digits;
-  for (char c = 0; file.get(c);) {
-    if (absl::ascii_isxdigit(static_cast<unsigned char>(c))) digits += c;
-  }
-  if (digits.size() != 32) return;
-  id[0] = std::stoull(digits.substr(0, 16), nullptr, 16);
-  id[1] = std::stoull(digits.substr(16), nullptr, 16);
 }
 
 std::uint64_t HashText(std::string_view text) {
@@ -147,7 +134,7 @@ class LiveRing::Segment {
     ring::SetFormat(&identity, LG_RING_KIND_STEPS);
     std::random_device random;
     for (auto& word : identity.segment_id) word = std::uint64_t{random()} << 32 | random();
-    ReadBootId(identity.boot_id);
+    (void)ring::ReadBootId(identity.boot_id);
     identity.created_boot_ns = Now(CLOCK_BOOTTIME);
     identity.created_wall_ns = Now(CLOCK_REALTIME);
     identity.attempt_start_wall_ns = attempt_start_wall_ns;
@@ -213,12 +200,7 @@ void LiveRing::BeginAttempt(const LogPoint& point) {
     segment_.reset();
     return;
   }
-  const std::int64_t before = point.step - point.interval_steps;
-  if (resume_ && resume_->step >= before && resume_->step < point.step) {
-    segment_->PublishEvent(LG_EVENT_RESUME, resume_->step, resume_->text, 0, 0);
-  } else if (before > 0) {
-    segment_->PublishEvent(LG_EVENT_RESUME, before, "", 0, 0);
-  }
+  if (const auto resume = ResumeBefore(point, resume_)) segment_->PublishEvent(LG_EVENT_RESUME, resume->step, resume->text, 0, 0);
   resume_.reset();
 }
 

@@ -70,6 +70,17 @@ struct LogJobEvent {
   std::string text;         // resume: the checkpoint's path; end: why
 };
 
+// After which step an attempt that begins with `point` went on, as its job told (`told`), or else as its first step says; absent at the very beginning.
+inline std::optional<LogJobEvent> ResumeBefore(const LogPoint& point, const std::optional<LogJobEvent>& told) {
+  const std::int64_t before = point.step - point.interval_steps;
+  if (told && told->step >= before && told->step < point.step) return told;
+  if (before <= 0) return std::nullopt;
+  LogJobEvent resume;
+  resume.kind = LogJobEvent::kResume;
+  resume.step = before;
+  return resume;
+}
+
 class LogSink {
  public:
   virtual ~LogSink() = default;

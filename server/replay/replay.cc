@@ -148,13 +148,7 @@ void Replay::Parts::BeginAttempt(const LogPoint& point) {
   boot_ns = kBootBegin;
   book.OnProducer(producer);
   Look(state::ProducerState::kLive);
-  // A log that begins in the middle goes on from a step before it.
-  const std::int64_t before = point.step - point.interval_steps;
-  if (resume && resume->step >= before && resume->step < point.step) {
-    Event(LG_EVENT_RESUME, resume->step, resume->text, 0, 0);
-  } else if (before > 0) {
-    Event(LG_EVENT_RESUME, before, "", 0, 0);
-  }
+  if (const auto goes_on = ResumeBefore(point, resume)) Event(LG_EVENT_RESUME, goes_on->step, goes_on->text, 0, 0);
   resume.reset();
 }
 
@@ -235,7 +229,6 @@ void Replay::OnPoint(const LogPoint& point) {
   }
   sample.publication = p.next_publication++;
   sample.receive_time_ns = p.now_ns;
-  sample.interval_steps = static_cast<std::uint64_t>(point.interval_steps);
   p.last = sample.record;
   p.book.OnSample(std::move(sample));
   p.Look(state::ProducerState::kLive);

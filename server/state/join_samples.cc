@@ -122,7 +122,6 @@ void ScanAll(const std::vector<RankSample>& samples, StepSummary* s) {
     const std::uint32_t rank = sample.producer->layout.rank;
     s->publish_time_ns = std::max(s->publish_time_ns, r.wall_ns);
     s->receive_time_ns = std::max(s->receive_time_ns, sample.receive_time_ns);
-    s->interval_steps = std::max(s->interval_steps, sample.interval_steps);
     if (r.present & LG_HAS_GRAD_NORM) TakeNorm(&s->grad_norm, r.grad_norm);
     if ((r.present & LG_HAS_LEARNING_RATE) && !s->learning_rate) s->learning_rate = r.learning_rate;
     if ((r.present & LG_HAS_REPORTED_LOSS) && !s->reported_loss_nats) s->reported_loss_nats = r.reported_loss;

@@ -53,7 +53,6 @@ struct StepSummary {
   TimeNs receive_time_ns = 0;  // of the step's last record
   TimeNs publish_time_ns = 0;  // latest producer wall clock, informative
   std::uint32_t ranks = 0;
-  std::uint64_t interval_steps = 1;  // steps that the values stand for, ending here: RankSample::interval_steps. Not kept in history
   std::vector<std::uint32_t> missing_ranks;  // ranks of this node with has_loss that gave no record within the join timeout
   bool complete = true;
 

@@ -42,8 +42,6 @@ struct RankSample {
   std::uint64_t publication = 0;  // n of the ring ABI
   std::uint64_t lost_before = 0;  // publications of this segment lost between the previous delivered one and this
   TimeNs receive_time_ns = 0;
-  // Steps that the record stands for, ending with its own: more than 1 from a log that holds every so many steps, a mean or the last of them.
-  std::uint64_t interval_steps = 1;
 };
 
 struct ProducerEvent {

@@ -15,6 +15,8 @@
 #include <filesystem>
 #include <random>
 
+#include "proto/lossgauge/ring/boot_id.h"
+
 namespace lossgauge::testing {
 namespace {
 
@@ -27,22 +29,6 @@ std::int64_t ClockNs(clockid_t id) {
   timespec t{};
   clock_gettime(id, &t);
   return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
-
-void ReadBootId(std::uint64_t id[2]) {
-  // "xxxxxxxx-xxxx-...": 32 hex digits, the first 16 are word 0.
-  char text[64] = {};
-  const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return;
-  if (read(fd, text, sizeof text - 1) < 0) text[0] = 0;
-  close(fd);
-  std::string digits;
-  for (const char* c = text; *c != 0 && *c != '\n'; ++c) {
-    if (*c != '-') digits += *c;
-  }
-  if (digits.size() != 32) return;
-  id[0] = std::strtoull(digits.substr(0, 16).c_str(), nullptr, 16);
-  id[1] = std::strtoull(digits.substr(16).c_str(), nullptr, 16);
 }
 
 std::uint64_t HashText(const char* text) {
@@ -99,7 +85,7 @@ FakeProducer::FakeProducer(FakeProducerOptions options) : options_(std::move(opt
     std::random_device random;
     for (auto& word : id.segment_id) word = std::uint64_t{random()} << 32 | random();
   }
-  ReadBootId(id.boot_id);
+  (void)ring::ReadBootId(id.boot_id);
   id.created_boot_ns = ClockNs(CLOCK_BOOTTIME);
   id.created_wall_ns = ClockNs(CLOCK_REALTIME);
   id.attempt_start_wall_ns = options_.attempt_start_wall_ns;
