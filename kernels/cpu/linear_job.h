@@ -55,6 +55,8 @@ struct LinearJob {
   float head_restore;
 };
 
+inline constexpr std::int64_t kRightBlock = 256;  // columns of a product's right factor that are packed at a time
+
 // Scratch of one thread, in floats, each part aligned to a cache line. A part of 0 floats is not used.
 struct LinearScratchSizes {
   std::int64_t left, right;    // packed factors

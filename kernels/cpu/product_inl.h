@@ -17,6 +17,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cpu/linear_job.h"
+
 namespace lossgauge::cpu {
 namespace HWY_NAMESPACE {
 namespace {
@@ -34,8 +36,6 @@ class GivenBlocking : public Eigen::internal::level3_blocking<float, float> {
     m_kc = depth;
   }
 };
-
-constexpr std::int64_t kRightBlock = 256;  // columns of the right factor packed at a time
 
 // out += left * right; left [rows, depth], right [depth, columns], out [rows, columns] in columns. Strides in elements between rows or columns, as
 // each is ordered. `packed_left` holds rows * depth floats, `packed_right` kRightBlock * depth.

@@ -12,6 +12,7 @@
 #include "kernels/host/error.h"
 #include "kernels/host/linear_arguments.h"
 #include "kernels/host/linear_plan.h"
+#include "kernels/host/tensor_span.h"
 #include "proto/lossgauge/ring/ring_abi.h"
 
 namespace lossgauge::cuda {
@@ -26,9 +27,7 @@ constexpr std::int64_t kLogitsAlignment = 128;
 // Rows of a chunk are rounded up to this, as long as the chunk holds them: products with few odd rows at the end are slow.
 constexpr std::int64_t kRowGranule = 64;
 
-std::int64_t BytesOf(std::int32_t dtype) { return dtype == LG_FP32 ? 4 : 2; }
-std::int64_t RoundUp(std::int64_t x, std::int64_t to) { return (x + to - 1) / to * to; }
-std::int64_t LogitsStride(const Args& a) { return RoundUp(a.loss.vocab_size * BytesOf(a.dtype), kLogitsAlignment) / BytesOf(a.dtype); }
+std::int64_t LogitsStride(const Args& a) { return RoundUp(a.loss.vocab_size * BytesOfType(a.dtype), kLogitsAlignment) / BytesOfType(a.dtype); }
 std::int64_t MostUnmasked(const Args& a) { return a.most_unmasked_rows >= 0 ? std::min(a.rows, a.most_unmasked_rows) : a.rows; }
 
 bool RoundsHead(const Args& a) { return a.head_grad_dtype != LG_FP32; }
@@ -52,8 +51,8 @@ struct Layout {
       at += RoundUp(size, kAlignment);
       return here;
     };
-    logits = take(chunk_rows * LogitsStride(a) * BytesOf(a.dtype));
-    hidden = take(chunk_rows * a.width * BytesOf(a.dtype));
+    logits = take(chunk_rows * LogitsStride(a) * BytesOfType(a.dtype));
+    hidden = take(chunk_rows * a.width * BytesOfType(a.dtype));
     products = take(static_cast<std::int64_t>(kProductWorkspaceBytes));
     head = take(SumsHeadApart(a, chunks) ? a.loss.vocab_size * a.width * 4 : 0);
     bias = take(a.grad_bias != nullptr && RoundsHead(a) ? a.loss.vocab_size * 4 : 0);
@@ -83,8 +82,8 @@ class Chunked {
     const auto at = [&](std::int64_t offset) { return call.workspace + offset; };
     rows_.hidden = static_cast<const unsigned char*>(a_.hidden);
     rows_.grad_hidden = static_cast<unsigned char*>(a_.grad_hidden);
-    rows_.hidden_stride_bytes = a_.hidden_stride * BytesOf(a_.dtype);
-    rows_.grad_hidden_stride_bytes = a_.grad_hidden_stride * BytesOf(a_.dtype);
+    rows_.hidden_stride_bytes = a_.hidden_stride * BytesOfType(a_.dtype);
+    rows_.grad_hidden_stride_bytes = a_.grad_hidden_stride * BytesOfType(a_.dtype);
     rows_.dtype = a_.dtype;
     rows_.rows = static_cast<int>(a_.rows);
     rows_.width = static_cast<int>(a_.width);
@@ -110,7 +109,7 @@ class Chunked {
     chunk_loss_ = loss_;
     chunk_loss_.logits = at(layout_.logits);
     chunk_loss_.grad = WantsGradient(a_) ? at(layout_.logits) : nullptr;
-    chunk_loss_.row_stride_bytes = chunk_loss_.grad_stride_bytes = LogitsStride(a_) * BytesOf(a_.dtype);
+    chunk_loss_.row_stride_bytes = chunk_loss_.grad_stride_bytes = LogitsStride(a_) * BytesOfType(a_.dtype);
     chunk_loss_.columns = chunk_loss_.vocab_size = static_cast<int>(a_.loss.vocab_size);
     chunk_loss_.targets = rows_.chunk_targets;
     chunk_loss_.targets_are_int64 = 0;
@@ -227,7 +226,7 @@ constexpr std::array<Product, 3> kProducts = {Product::kLogits, Product::kGradWe
 // Rows [begin, end) of the head's gradients become 0.
 cudaError_t ClearHead(const Args& a, std::int64_t begin, std::int64_t end, cudaStream_t stream) {
   if (a.accumulate != 0 || begin == end) return cudaSuccess;
-  const std::int64_t bytes = BytesOf(a.head_grad_dtype);
+  const std::int64_t bytes = BytesOfType(a.head_grad_dtype);
   cudaError_t error = cudaSuccess;
   if (a.grad_weight != nullptr) {
     error = cudaMemset2DAsync(static_cast<unsigned char*>(a.grad_weight) + begin * a.grad_weight_stride * bytes, static_cast<std::size_t>(a.grad_weight_stride * bytes), 0,
@@ -326,8 +325,8 @@ int PlanLinearOnDevice(const Args& a, const char* function, lg_linear_plan* plan
                     static_cast<long long>(a.rows), static_cast<long long>(a.width), static_cast<long long>(a.columns));
   }
   LinearMemory memory;
-  memory.logits_row = LogitsStride(a) * BytesOf(a.dtype);
-  memory.other_row = a.width * BytesOf(a.dtype) + 24;
+  memory.logits_row = LogitsStride(a) * BytesOfType(a.dtype);
+  memory.other_row = a.width * BytesOfType(a.dtype) + 24;
   memory.fixed = static_cast<std::int64_t>(kProductWorkspaceBytes) + a.rows * 8 + Layout::kParts * kAlignment;
   if (a.grad_bias != nullptr && RoundsHead(a)) memory.fixed += a.loss.vocab_size * 4;
   if (a.grad_weight != nullptr && RoundsHead(a)) (a.head_grad_signal != 0 ? memory.fixed : memory.several_chunks) += a.loss.vocab_size * a.width * 4;
@@ -389,10 +388,10 @@ int TuneLinear(const LinearCall& call) {
   const Args& a = call.args;
   const Chunked chunked(call, CrossEntropyLaunch{});
   if (chunked.chunks() == 0) return LG_OK;
-  const std::int64_t rows = chunked.RowsOf(0), row_bytes = a.width * BytesOf(a.dtype);
+  const std::int64_t rows = chunked.RowsOf(0), row_bytes = a.width * BytesOfType(a.dtype);
   // Real hidden states: the clocks that a card holds depend on what it multiplies.
   ProductOperands operands = chunked.Operands();
-  cudaError_t error = cudaMemcpy2DAsync(operands.grad_hidden, static_cast<std::size_t>(row_bytes), a.hidden, static_cast<std::size_t>(a.hidden_stride * BytesOf(a.dtype)),
+  cudaError_t error = cudaMemcpy2DAsync(operands.grad_hidden, static_cast<std::size_t>(row_bytes), a.hidden, static_cast<std::size_t>(a.hidden_stride * BytesOfType(a.dtype)),
                                         static_cast<std::size_t>(row_bytes), static_cast<std::size_t>(std::min(rows, a.rows)), cudaMemcpyDeviceToDevice, call.stream);
   if (error != cudaSuccess) return CudaFailed(error, call.function, "copy of hidden");
   for (const Product product : kProducts) {
@@ -402,7 +401,7 @@ int TuneLinear(const LinearCall& call) {
     void* own = nullptr;
     // The caller's gradient stays as it is.
     if (product == Product::kGradWeight && into.grad_weight == a.grad_weight) {
-      const auto bytes = static_cast<std::size_t>(first.columns * first.grad_weight_stride * BytesOf(first.out_dtype));
+      const auto bytes = static_cast<std::size_t>(first.columns * first.grad_weight_stride * BytesOfType(first.out_dtype));
       error = cudaMallocAsync(&own, bytes, call.stream);
       if (error == cudaSuccess) error = cudaMemsetAsync(own, 0, bytes, call.stream);
       if (error != cudaSuccess) {

@@ -5,6 +5,7 @@
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/gradient_squares.cuh"
 #include "kernels/cuda/launch_reads.cuh"
+#include "kernels/host/tensor_span.h"
 
 namespace lossgauge::cuda {
 namespace {
@@ -129,10 +130,9 @@ __global__ void __launch_bounds__(kRowThreads) Clear(const __grid_constant__ Row
 
 RowsLaunch MakeRowsLaunch(const LinearRows& a) { return {a, *a.loss}; }
 
-int BytesOf(int dtype) { return dtype == 0 ? 4 : 2; }
 // Rows of the tensor and of the chunk begin at multiples of 16 bytes.
 bool HasVectors(const LinearRows& a, const unsigned char* tensor, long long stride_bytes) {
-  return reinterpret_cast<std::uintptr_t>(tensor) % 16 == 0 && stride_bytes % 16 == 0 && static_cast<long long>(a.width) * BytesOf(a.dtype) % 16 == 0;
+  return reinterpret_cast<std::uintptr_t>(tensor) % 16 == 0 && stride_bytes % 16 == 0 && a.width * BytesOfType(a.dtype) % 16 == 0;
 }
 
 template <class T>
@@ -164,7 +164,7 @@ cudaError_t ClearLeftOut(const LinearRows& a, cudaStream_t stream) {
 cudaError_t GatherRows(const LinearRows& a, int begin, int rows, cudaStream_t stream) {
   const RowsLaunch launch = MakeRowsLaunch(a);
   const unsigned ctas = static_cast<unsigned>(rows);
-  const int bytes = BytesOf(a.dtype);
+  const int bytes = static_cast<int>(BytesOfType(a.dtype));
   if (HasVectors(a, a.hidden, a.hidden_stride_bytes)) Gather<uint4><<<ctas, kRowThreads, 0, stream>>>(launch, begin, bytes);
   else if (bytes == 2) Gather<unsigned short><<<ctas, kRowThreads, 0, stream>>>(launch, begin, bytes);
   else Gather<unsigned><<<ctas, kRowThreads, 0, stream>>>(launch, begin, bytes);

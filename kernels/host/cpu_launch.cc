@@ -55,6 +55,16 @@ std::int64_t TargetOf(const cpu::CrossEntropyJob& job, std::int64_t row, TargetK
   return target;
 }
 
+std::int64_t CountLive(const cpu::CrossEntropyJob& job, std::int64_t rows) noexcept {
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    TargetKind kind;
+    TargetOf(job, row, &kind);
+    count += kind == TargetKind::kLive;
+  }
+  return count;
+}
+
 Denominator DenominatorOf(const lg_cross_entropy_args& args, const cpu::CrossEntropyJob& job, LossPurpose purpose) noexcept {
   Denominator denominator;
   if (args.reduction != LG_MEAN) return denominator;
@@ -64,13 +74,7 @@ Denominator DenominatorOf(const lg_cross_entropy_args& args, const cpu::CrossEnt
   } else if (args.denominator != 0) {
     denominator.value = args.denominator;
   } else {
-    std::int64_t count = 0;
-    for (std::int64_t row = 0; row < args.rows; ++row) {
-      TargetKind kind;
-      TargetOf(job, row, &kind);
-      count += kind == TargetKind::kLive;
-    }
-    denominator.value = static_cast<double>(count);
+    denominator.value = static_cast<double>(CountLive(job, args.rows));
   }
   if (given || purpose != LossPurpose::kObserve) denominator.announced = denominator.value;
   return denominator;

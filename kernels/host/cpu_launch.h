@@ -37,6 +37,9 @@ enum class TargetKind { kMasked, kBad, kLive };
 // Target of a row, and what it is.
 std::int64_t TargetOf(const cpu::CrossEntropyJob& job, std::int64_t row, TargetKind* kind) noexcept;
 
+// Rows whose target is live.
+std::int64_t CountLive(const cpu::CrossEntropyJob& job, std::int64_t rows) noexcept;
+
 struct Denominator {
   double value = 1;      // of the loss
   double announced = 0;  // what the launch vouches for; 0 = nothing

@@ -108,12 +108,7 @@ class LinearLaunch {
     const Denominator denominator = DenominatorOf(args_.loss, whole_, purpose);
     job_.denominator = linear_.denominator = denominator.value;
     SetSignals(block != nullptr);
-    std::int64_t live = 0;
-    for (std::int64_t row = 0; row < args_.rows; ++row) {
-      TargetKind kind;
-      TargetOf(whole_, row, &kind);
-      live += kind == TargetKind::kLive;
-    }
+    const std::int64_t live = CountLive(whole_, args_.rows);
     std::int64_t done = 0;
     while (next_row_ < args_.rows) {
       Gather();
@@ -135,6 +130,8 @@ class LinearLaunch {
     cpu::LinearScratch scratch{};
     cpu::LinearSums sums;
   };
+
+  const cpu::LinearKernels& kernels() const { return *launch_.variant->linear; }
 
   void SetSignals(bool counted) {
     linear_.hidden_signal = counted && args_.grad_hidden != nullptr;
@@ -187,15 +184,13 @@ class LinearLaunch {
   }
 
   void RunChunk() {
-    const cpu::LinearKernels& kernels = *launch_.variant->linear;
-    kernels_ = &kernels;
     cpu::ForRows(threads_, linear_.rows, args_.width, this, [](void* self, int, std::int64_t begin, std::int64_t end) {
       auto& at = *static_cast<LinearLaunch*>(self);
-      at.kernels_->gather(at.linear_, begin, end);
+      at.kernels().gather(at.linear_, begin, end);
     });
     cpu::ForRows(threads_, cpu::TilesOf(linear_.columns, cpu::kTileColumns), kOneTile, this, [](void* self, int thread, std::int64_t begin, std::int64_t end) {
       auto& at = *static_cast<LinearLaunch*>(self);
-      for (; begin < end; ++begin) at.kernels_->logits(at.linear_, begin, at.own_[thread].scratch);
+      for (; begin < end; ++begin) at.kernels().logits(at.linear_, begin, at.own_[thread].scratch);
     });
     cpu::ForRows(threads_, linear_.rows, linear_.columns, &launch_, RunCrossEntropyRows);
     for (std::int64_t i = 0; i < linear_.rows; ++i) {
@@ -207,12 +202,12 @@ class LinearLaunch {
                  [](void* self, int thread, std::int64_t begin, std::int64_t end) {
                    auto& at = *static_cast<LinearLaunch*>(self);
                    Own& own = at.own_[thread];
-                   for (; begin < end; ++begin) at.kernels_->gradient(at.linear_, begin, own.scratch, &own.sums);
+                   for (; begin < end; ++begin) at.kernels().gradient(at.linear_, begin, own.scratch, &own.sums);
                  });
     if (args_.grad_hidden == nullptr) return;
     cpu::ForRows(threads_, linear_.rows, args_.width, this, [](void* self, int thread, std::int64_t begin, std::int64_t end) {
       auto& at = *static_cast<LinearLaunch*>(self);
-      at.kernels_->emit(at.linear_, begin, end, &at.own_[thread].sums);
+      at.kernels().emit(at.linear_, begin, end, &at.own_[thread].sums);
     });
   }
 
@@ -232,7 +227,6 @@ class LinearLaunch {
   const cpu::CrossEntropyJob whole_;  // as the caller has it: for its targets
   cpu::CrossEntropyJob job_{};        // over the chunk
   cpu::LinearJob linear_{};
-  const cpu::LinearKernels* kernels_ = nullptr;
   const int threads_;
   const std::int64_t chunk_rows_;
   std::int64_t next_row_ = 0;

@@ -36,7 +36,7 @@ cpu::LinearScratchSizes ScratchOf(const Args& args) {
   const std::int64_t deepest = std::max({width, deep_columns, rows});
   cpu::LinearScratchSizes sizes{};
   sizes.left = std::max(columns, width) * deepest;
-  sizes.right = std::min<std::int64_t>(256, std::max(rows, columns)) * deepest;
+  sizes.right = std::min(cpu::kRightBlock, std::max(rows, columns)) * deepest;
   if (args.dtype != LG_FP32) sizes.left_floats = std::max(columns, deep_columns) * width;
   if (args.logits_dtype != LG_FP32) sizes.right_floats = std::max(std::min(cpu::kTileRows, rows) * deep_columns, rows * columns);
   if (args.logits_dtype != LG_FP32 || args.head_grad_dtype != LG_FP32) sizes.tile = columns * std::max(rows, width);

@@ -12,7 +12,6 @@
 namespace lossgauge {
 
 inline constexpr std::int64_t kLine = 64;  // bytes; parts of a workspace begin at one
-inline std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
 // Elements between rows of a chunk's logits.
 std::int64_t LogitsStride(const lg_linear_cross_entropy_args& args);

@@ -8,6 +8,8 @@
 
 namespace lossgauge {
 
+inline std::int64_t RoundUp(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+
 // What a backend needs beyond the call's tensors, in bytes.
 struct LinearMemory {
   std::int64_t logits_row = 0;      // a row of logits
