@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_arguments.h"
 #include "kernels/cuda/device_gauge.h"
@@ -13,15 +14,10 @@
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
+#include "kernels/host/tensor_span.h"
 
 namespace lossgauge::cuda {
 namespace {
-
-int Failed(cudaError_t error, const char* function, const char* what) {
-  (void)cudaGetLastError();  // reported here; the job's own next check must not see it
-  const lg_code code = error == cudaErrorMemoryAllocation ? LG_RESOURCE_EXHAUSTED : LG_UNAVAILABLE;
-  return SetError(code, "%s: %s: %s", function, what, cudaGetErrorString(error));
-}
 
 // The device's side of a gauge, made when it first meets a device. nullptr = the launch goes uncounted (convention 6).
 CudaGauge* GaugeOn(Gauge* gauge, Device* device, bool capturing) {
@@ -63,9 +59,9 @@ class CudaBackend final : public DeviceBackend {
     const auto stream = static_cast<cudaStream_t>(given_stream);
     int ordinal = -1;
     cudaError_t error = stream == nullptr ? cudaGetDevice(&ordinal) : cudaStreamGetDevice(stream, &ordinal);
-    if (error != cudaSuccess) return Failed(error, "lg_gauge_observe", "stream");
+    if (error != cudaSuccess) return SetCudaError(error, "lg_gauge_observe", "stream");
     Device* device = Device::Get(ordinal, &error);
-    if (device == nullptr) return Failed(error, "lg_gauge_observe", "device");
+    if (device == nullptr) return SetCudaError(error, "lg_gauge_observe", "device");
     known_[ordinal].store(true, std::memory_order_release);
     if (GaugeOn(gauge, device, false) != nullptr) return LG_OK;
     return gauge->device_refused() ? gauge->SetDeviceError() : LG_UNAVAILABLE;
@@ -81,7 +77,7 @@ class CudaBackend final : public DeviceBackend {
     if (const int code = Equip(args, purpose, function, &call, &launch); code != LG_OK) return code;
     if (purpose == LossPurpose::kObserve && launch.counters == nullptr) return LG_OK;
     const cudaError_t error = LaunchCrossEntropy(call.device->facts(), args.logits_dtype, launch, call.stream);
-    if (error != cudaSuccess) return Failed(error, function, "launch");
+    if (error != cudaSuccess) return SetCudaError(error, function, "launch");
     End(call, launch);
     return LG_OK;
   }
@@ -89,7 +85,7 @@ class CudaBackend final : public DeviceBackend {
   int ScaleGradient(const lg_scale_gradient_args& args) override {
     const char* function = "lg_scale_gradient";
     const int ordinal = DeviceOf(args.grad);
-    int code = CheckTensor({"grad", args.grad, kBytesOf[args.dtype]}, ordinal, "grad", function);
+    int code = CheckTensor({"grad", args.grad, static_cast<unsigned>(BytesOfType(args.dtype))}, ordinal, "grad", function);
     if (code == LG_OK) code = CheckTensor({"upstream", args.upstream, 4}, ordinal, "grad", function);
     if (code != LG_OK) return code;
     const ScopedDevice current(ordinal);
@@ -98,11 +94,11 @@ class CudaBackend final : public DeviceBackend {
     launch.dtype = args.dtype;
     launch.rows = args.rows;
     launch.columns = args.columns;
-    launch.row_stride_bytes = args.row_stride * kBytesOf[args.dtype];
+    launch.row_stride_bytes = args.row_stride * BytesOfType(args.dtype);
     launch.upstream = args.upstream;
     launch.upstream_stride = args.upstream_stride;
     const cudaError_t error = LaunchScale(launch, static_cast<cudaStream_t>(args.stream));
-    return error == cudaSuccess ? LG_OK : Failed(error, function, "launch");
+    return error == cudaSuccess ? LG_OK : SetCudaError(error, function, "launch");
   }
 
   int LinearCrossEntropy(const lg_linear_cross_entropy_args& args, LossPurpose purpose, const char* function) override {
@@ -165,12 +161,12 @@ class CudaBackend final : public DeviceBackend {
   int Begin(int ordinal, void* stream, const char* function, Call* call) {
     call->stream = static_cast<cudaStream_t>(stream);
     cudaError_t error = CaptureId(call->stream, &call->capture_id);
-    if (error != cudaSuccess) return Failed(error, function, "stream");
+    if (error != cudaSuccess) return SetCudaError(error, function, "stream");
     if (call->capturing() && !known_[ordinal].load(std::memory_order_acquire)) {
       return SetError(LG_FAILED_PRECONDITION, "%s: stream: the first call on a device allocates and cannot be captured; make one call before", function);
     }
     call->device = Device::Get(ordinal, &error);
-    if (call->device == nullptr) return Failed(error, function, "device");
+    if (call->device == nullptr) return SetCudaError(error, function, "device");
     known_[ordinal].store(true, std::memory_order_release);
     return LG_OK;
   }

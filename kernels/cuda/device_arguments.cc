@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/host/error.h"
+#include "kernels/host/tensor_span.h"
 
 namespace lossgauge::cuda {
 namespace {
@@ -46,7 +47,7 @@ int CheckTensor(const DeviceTensor& tensor, int ordinal, const char* where, cons
 }
 
 int CheckDevices(const lg_cross_entropy_args& args, int ordinal, const char* function) {
-  const unsigned bytes = kBytesOf[args.logits_dtype];
+  const auto bytes = static_cast<unsigned>(BytesOfType(args.logits_dtype));
   if (args.rows > 0) {
     for (const DeviceTensor& tensor : {DeviceTensor{"logits", args.logits, bytes}, DeviceTensor{"grad_logits", args.grad_logits, bytes}}) {
       if (const int code = CheckTensor(tensor, ordinal, "logits", function); code != LG_OK) return code;
@@ -61,7 +62,7 @@ int CheckDevices(const lg_cross_entropy_args& args, int ordinal, const char* fun
 
 int CheckLinearDevices(const lg_linear_cross_entropy_args& args, int ordinal, const char* function) {
   if (ordinal < 0) return SetError(LG_INVALID_ARGUMENT, "%s: weight: expected memory of a device, where hidden is, got host memory", function);
-  const unsigned bytes = kBytesOf[args.dtype], head_bytes = kBytesOf[args.head_grad_dtype];
+  const auto bytes = static_cast<unsigned>(BytesOfType(args.dtype)), head_bytes = static_cast<unsigned>(BytesOfType(args.head_grad_dtype));
   const DeviceTensor of_rows[] = {{"hidden", args.hidden, bytes}, {"grad_hidden", args.grad_hidden, bytes}};
   const DeviceTensor of_head[] = {{"weight", args.weight, bytes},
                                   {"bias", args.bias, bytes},
@@ -79,7 +80,7 @@ int CheckLinearDevices(const lg_linear_cross_entropy_args& args, int ordinal, co
 }
 
 CrossEntropyLaunch MakeLaunch(const lg_cross_entropy_args& args, LossPurpose purpose) {
-  const long long bytes = kBytesOf[args.logits_dtype];
+  const long long bytes = BytesOfType(args.logits_dtype);
   CrossEntropyLaunch a{};
   a.logits = static_cast<const unsigned char*>(args.logits);
   a.grad = static_cast<unsigned char*>(args.grad_logits);

@@ -8,8 +8,6 @@
 
 namespace lossgauge::cuda {
 
-constexpr unsigned kBytesOf[] = {4, 2, 2};  // LG_FP32, LG_BF16, LG_FP16
-
 // Ordinal of the device that holds `pointer`; -1 for host memory, managed memory and pointers that no driver knows.
 int DeviceOf(const void* pointer) noexcept;
 

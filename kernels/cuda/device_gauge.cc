@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/observe.h"
 #include "kernels/host/clocks.h"
 #include "kernels/host/error.h"
@@ -13,14 +14,10 @@
 namespace lossgauge::cuda {
 namespace {
 
+constexpr char kWhere[] = "gauge on the device";
+
 std::uintptr_t KeyOf(cudaStream_t stream) { return reinterpret_cast<std::uintptr_t>(stream) + 1; }
 cudaStream_t StreamOf(std::uintptr_t key) { return reinterpret_cast<cudaStream_t>(key - 1); }
-
-int Failed(cudaError_t error, const char* what) {
-  (void)cudaGetLastError();  // reported here; the job's own next check must not see it
-  const lg_code code = error == cudaErrorMemoryAllocation ? LG_RESOURCE_EXHAUSTED : LG_UNAVAILABLE;
-  return SetError(code, "gauge on the device: %s: %s", what, cudaGetErrorString(error));
-}
 
 HandedScalar Hand(const HandedOver& from) {
   return {from.pointer, from.value, from.dtype == LG_FP64, from.given};
@@ -52,7 +49,7 @@ int CudaGauge::SetUp(Gauge* gauge) {
   if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&counters_), counter_bytes);
   if (error == cudaSuccess) error = cudaMemsetAsync(counters_, 0, counter_bytes, stream);
   if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&state_), sizeof(PublisherState));
-  if (error != cudaSuccess) return Failed(error, "counters");
+  if (error != cudaSuccess) return SetCudaError(error, kWhere, "counters");
 
   PublisherState state{};
   state.step = gauge->step();
@@ -60,23 +57,23 @@ int CudaGauge::SetUp(Gauge* gauge) {
   state.slot = state.publications % LG_STEP_SLOT_COUNT;
   for (int block = 0; block < block_count_; ++block) state.totals[block] = gauge->totals(block);
   error = cudaMemcpyAsync(state_, &state, sizeof state, cudaMemcpyHostToDevice, stream);
-  if (error != cudaSuccess) return Failed(error, "state");
+  if (error != cudaSuccess) return SetCudaError(error, kWhere, "state");
 
   if (gauge->token_bytes() != nullptr) {
     const auto bytes = static_cast<std::size_t>(gauge->vocab_size());
     error = cudaMalloc(reinterpret_cast<void**>(&token_bytes_), bytes);
     if (error == cudaSuccess) error = cudaMemcpyAsync(token_bytes_, gauge->token_bytes(), bytes, cudaMemcpyHostToDevice, stream);
-    if (error != cudaSuccess) return Failed(error, "table of token bytes");
+    if (error != cudaSuccess) return SetCudaError(error, kWhere, "table of token bytes");
   }
 
   Segment* segment = gauge->segment();
   error = cudaHostRegister(segment->steps_memory(), segment->steps_bytes(), cudaHostRegisterMapped | cudaHostRegisterPortable);
-  if (error != cudaSuccess) return Failed(error, "mapping the ring for the device");
+  if (error != cudaSuccess) return SetCudaError(error, kWhere, "mapping the ring for the device");
   registered_ = segment->steps_memory();
   void* mapped = nullptr;
   error = cudaHostGetDevicePointer(&mapped, registered_, 0);
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&published_, cudaEventDisableTiming);
-  if (error != cudaSuccess) return Failed(error, "mapping the ring for the device");
+  if (error != cudaSuccess) return SetCudaError(error, kWhere, "mapping the ring for the device");
 
   auto* const ring = static_cast<unsigned char*>(mapped);
   const auto* header = static_cast<const lg_ring_header*>(registered_);
@@ -92,7 +89,7 @@ int CudaGauge::SetUp(Gauge* gauge) {
   // The device's global timer keeps the wall clock's epoch; a record needs both clocks.
   launch_.boot_minus_global_ns = BootNs() - WallNs();
   error = stream.Finish();
-  return error == cudaSuccess ? LG_OK : Failed(error, "set-up");
+  return error == cudaSuccess ? LG_OK : SetCudaError(error, kWhere, "set-up");
 }
 
 CudaGauge::~CudaGauge() {
@@ -169,10 +166,10 @@ int CudaGauge::Observe(std::int32_t block, const LaunchCounters& observed, void*
   const auto stream = static_cast<cudaStream_t>(given_stream);
   const ScopedDevice current(ordinal());
   unsigned long long capture_id = 0;
-  if (const cudaError_t error = CaptureId(stream, &capture_id); error != cudaSuccess) return Failed(error, "stream");
+  if (const cudaError_t error = CaptureId(stream, &capture_id); error != cudaSuccess) return SetCudaError(error, kWhere, "stream");
   DeviceCounters* counters = BeginLaunch(block, stream, capture_id);
   if (counters == nullptr) return SetError(LG_RESOURCE_EXHAUSTED, "gauge on the device: stream: more than %zu streams have added to this gauge", kMostStreams);
-  if (const cudaError_t error = LaunchObserve(observed, counters, stream); error != cudaSuccess) return Failed(error, "observe");
+  if (const cudaError_t error = LaunchObserve(observed, counters, stream); error != cudaSuccess) return SetCudaError(error, kWhere, "observe");
   EndLaunch(stream, capture_id);
   return LG_OK;
 }
@@ -181,7 +178,7 @@ int CudaGauge::Publish(const StepEnd& end, void* given_stream) {
   const auto stream = static_cast<cudaStream_t>(given_stream);
   const ScopedDevice current(device_->facts().ordinal);
   unsigned long long capture_id = 0;
-  if (const cudaError_t error = CaptureId(stream, &capture_id); error != cudaSuccess) return Failed(error, "stream");
+  if (const cudaError_t error = CaptureId(stream, &capture_id); error != cudaSuccess) return SetCudaError(error, kWhere, "stream");
   for (StreamSlot& slot : slots_) {
     const std::uintptr_t key = slot.key.load(std::memory_order_acquire);
     if (key == 0) break;
@@ -193,7 +190,7 @@ int CudaGauge::Publish(const StepEnd& end, void* given_stream) {
       if (error == cudaSuccess) error = cudaEventRecord(slot.event, StreamOf(key));
     }
     if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, slot.event, 0);
-    if (error != cudaSuccess) return Failed(error, "waiting for another stream's loss calls");
+    if (error != cudaSuccess) return SetCudaError(error, kWhere, "waiting for another stream's loss calls");
   }
   if (capture_id != 0) captured_.store(true, std::memory_order_relaxed);
   PublishLaunch launch = launch_;
@@ -209,7 +206,7 @@ int CudaGauge::Publish(const StepEnd& end, void* given_stream) {
   launch.reported_interval = static_cast<unsigned long long>(end.reported.interval);
   cudaError_t error = LaunchPublish(launch, stream);
   if (error == cudaSuccess) error = cudaEventRecord(published_, stream);
-  if (error != cudaSuccess) return Failed(error, "publish");
+  if (error != cudaSuccess) return SetCudaError(error, kWhere, "publish");
   publish_stream_.store(KeyOf(stream), std::memory_order_relaxed);
   publish_capture_id_.store(capture_id, std::memory_order_relaxed);
   publishes_.fetch_add(1, std::memory_order_acq_rel);

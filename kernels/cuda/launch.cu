@@ -8,11 +8,10 @@
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/launch_reads.cuh"
 #include "kernels/cuda/stage_plan.h"
+#include "kernels/host/tensor_span.h"
 
 namespace lossgauge::cuda {
 namespace {
-
-constexpr int kBytesOf[] = {4, 2, 2};
 
 // Most vectors of a packed row, longest swept row in bytes of shared memory, for each shape of the stage kernel.
 constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1536, 2080};
@@ -112,7 +111,7 @@ cudaError_t LaunchRing(const DeviceFacts& device, int dtype, const CrossEntropyL
 
 // False: the rows are too long.
 bool PlanStages(const CrossEntropyLaunch& a, int dtype, StagePlan* plan, int* shape) {
-  const int bytes = kBytesOf[dtype], elements = 16 / bytes;
+  const int bytes = static_cast<int>(BytesOfType(dtype)), elements = 16 / bytes;
   const auto aligned = [&](int to) { return reinterpret_cast<std::uintptr_t>(a.logits) % to == 0 && a.row_stride_bytes % to == 0; };
   // Of a swept row, from the multiple of 128 bytes before it.
   const auto vectors = [&](bool packed) {
@@ -190,7 +189,7 @@ cudaError_t LaunchKernelFor(const DeviceFacts& device, int dtype, CrossEntropyLa
   const bool signals = a.counters != nullptr;
   const bool scaled = a.logit_scale != 1., mapped = a.logit_softcap != 0. || (scaled && !IsSlope(a.logit_scale, dtype));
   if (scaled && !mapped) a.slopes = MakeSlopes(a.logit_scale);
-  const long long row_bytes = static_cast<long long>(a.vocab_size) * kBytesOf[dtype];
+  const long long row_bytes = a.vocab_size * BytesOfType(dtype);
   // The choice does not depend on whether a gradient is wanted, unless that is aligned otherwise than the logits: the loss has the same bits either way.
   // Bulk copies, clusters and 228 KB of shared memory: sm_90, sm_100. sm_120 has the instructions but not the memory.
   const bool has_ring = device.compute_capability >= 90 && device.shared_bytes_per_cta >= 227 * 1024;
@@ -204,7 +203,7 @@ cudaError_t LaunchKernelFor(const DeviceFacts& device, int dtype, CrossEntropyLa
     // Longer rows do not fit on chip beside the next one: two reads.
   }
   if (mapped || scaled) return LaunchRows(device, MappedRowsEntry(dtype, signals), a, stream);
-  const int elements = 16 / kBytesOf[dtype];
+  const int elements = 16 / static_cast<int>(BytesOfType(dtype));
   const bool aligned = reinterpret_cast<std::uintptr_t>(a.logits) % 16 == 0 && a.row_stride_bytes % 16 == 0;
   const int vectors = (a.vocab_size + (aligned ? elements - 1 : 2 * (elements - 1))) / elements;
   for (int shape = 1; shape < kRowsShapes; ++shape) {
