@@ -162,7 +162,7 @@ class LinearCrossEntropyArgs(c.Structure):
     ]
 
 
-# C name of each structure, for the test and for the ..._init functions.
+# C name of each structure.
 STRUCTURES = {
     "lg_axis_option": Axis,
     "lg_gauge_options": GaugeOptions,

@@ -101,7 +101,6 @@ class Gauge:
         if not handle.value:
             raise errors.from_code(code, library.last_error())
         self._handle = handle
-        self._pid = os.getpid()
         self._device = None
         self._positions = 0  # of the step so far: micro-batches follow one another
         self._kept = []  # scalars that a device reads when it publishes
@@ -109,7 +108,7 @@ class Gauge:
         self.gradient_reduction = gradient_reduction
         self._denominator = Denominator(self)
         self._verdict = VerdictPoll(run or os.environ.get("LOSSGAUGE_RUN"), sidecar)
-        self._finalizer = weakref.finalize(self, _end, handle, self._pid)
+        self._finalizer = weakref.finalize(self, _end, handle, os.getpid())
 
     # ---- losses ------------------------------------------------------------------------------------------------------------------------------------
 

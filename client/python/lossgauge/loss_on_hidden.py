@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 
 from . import library, tensors
 from .loss_on_logits import scale
-from .options import LossOptions, check_labels, shifted
+from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
 from .tensors import expect
 
@@ -60,11 +60,9 @@ def linear_cross_entropy(
     flat_labels = check_labels(labels, hidden.shape[:-1], hidden.device, "hidden")
     options = LossOptions(
         ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
-        logit_softcap=logit_softcap, denominator=denominator, grad_scale=grad_scale, block=-1 if block is None else block, position_base=position_base)
-    if vocab_size is not None:
-        expect(isinstance(vocab_size, int) and 0 < vocab_size <= weight.shape[0], "vocab_size", "1 to {}".format(weight.shape[0]), vocab_size)
-    call = _Call(options, vocab_size or 0, None if gauge is None or in_recomputation() else gauge, chunk_rows, memory_budget,
-                 -1 if most_unmasked is None else most_unmasked)
+        logit_softcap=logit_softcap, denominator=denominator, grad_scale=grad_scale, block=block, position_base=position_base, vocab_size=vocab_size,
+        columns=weight.shape[0])
+    call = _Call(options, None if in_recomputation() else gauge, chunk_rows, memory_budget, -1 if most_unmasked is None else most_unmasked)
     enabled = torch.is_grad_enabled()
     call.wants = tuple(enabled and t is not None and t.requires_grad for t in (hidden, weight, bias))
     losses = _LinearCrossEntropy.apply(hidden, weight, bias, flat_labels, call)
@@ -91,15 +89,14 @@ def _autocast_dtype(device):
 class _Call:
     """What a call needs besides its tensors."""
 
-    def __init__(self, options, vocab_size, gauge, chunk_rows, memory_budget, most_unmasked):
-        self.options, self.vocab_size, self.gauge = options, vocab_size, gauge
+    def __init__(self, options, gauge, chunk_rows, memory_budget, most_unmasked):
+        self.options, self.gauge = options, gauge
         self.chunk_rows, self.memory_budget, self.most_unmasked = chunk_rows, memory_budget, most_unmasked
         self.wants = (False, False, False)
 
     def args(self, hidden, weight, bias, labels, gauge=True):
         args = library.new("linear_cross_entropy_args")
-        alive = self.options.fill(args.loss, labels, hidden.device)
-        args.loss.vocab_size = self.vocab_size
+        alive = self.options.fill(args.loss, labels, hidden.device, self.gauge if gauge else None)
         args.hidden, args.dtype = tensors.pointer(hidden), tensors.FLOATS[hidden.dtype]
         args.rows, args.width = hidden.shape
         args.hidden_stride = tensors.row_stride(hidden)
@@ -107,8 +104,6 @@ class _Call:
         args.weight_stride = tensors.row_stride(weight)
         args.bias = tensors.pointer(bias)
         args.chunk_rows, args.memory_budget, args.most_unmasked_rows = self.chunk_rows, self.memory_budget, self.most_unmasked
-        if gauge and self.gauge is not None:
-            args.loss.gauge = self.gauge._handle_for(hidden.device)
         return args, alive
 
     def gradients(self, args, hidden, weight, bias):
@@ -124,16 +119,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(ctx, hidden, weight, bias, labels, call):
         rows, head = tensors.as_rows(hidden), tensors.as_rows(weight)
         flat_bias = None if bias is None else bias.contiguous()
-        none = call.options.reduction == "none"
-        losses = torch.empty(rows.shape[0] if none else (), dtype=torch.float32, device=rows.device)
         args, alive = call.args(rows, head, flat_bias, labels)
-        if none:
-            args.loss.losses = tensors.pointer(losses)
-        else:
-            args.loss.loss = tensors.pointer(losses)
+        losses = call.options.losses(args.loss, rows.shape[0], rows.device)
         # As in cross_entropy: not before their factors are known where there is one per token, and not in fp16 before the loss scale.
         ctx.gradients = None
-        if any(call.wants) and not none and rows.dtype != torch.float16:
+        if any(call.wants) and not call.options.per_token and rows.dtype != torch.float16:
             ctx.gradients = call.gradients(args, rows, head, flat_bias)
         library.call("linear_cross_entropy", ctypes.byref(args))
         del alive
@@ -158,9 +148,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             rows, head = tensors.as_rows(hidden), tensors.as_rows(weight)
             flat_bias = None if bias is None else bias.contiguous()
             args, alive = call.args(rows, head, flat_bias, labels, gauge=False)
-            upstream = upstream.reshape(-1)
-            args.loss.upstream = tensors.pointer(upstream)
-            args.loss.upstream_stride = upstream.stride(0) if upstream.numel() > 1 else 0
+            alive.append(set_upstream(args.loss, upstream))
             gradients = call.gradients(args, rows, head, flat_bias)
             library.call("linear_cross_entropy_backward", ctypes.byref(args))
             del alive

@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 
 from . import library, tensors
 from .errors import FailedPrecondition
-from .options import LossOptions, check_labels, shifted
+from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
 from .tensors import expect
 
@@ -55,11 +55,10 @@ def cross_entropy(
     flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
     options = LossOptions(
         ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
-        logit_softcap=logit_softcap, denominator=denominator, grad_scale=grad_scale, block=-1 if block is None else block, position_base=position_base)
-    if vocab_size is not None:
-        expect(isinstance(vocab_size, int) and 0 < vocab_size <= logits.shape[-1], "vocab_size", "1 to {}".format(logits.shape[-1]), vocab_size)
+        logit_softcap=logit_softcap, denominator=denominator, grad_scale=grad_scale, block=block, position_base=position_base, vocab_size=vocab_size,
+        columns=logits.shape[-1])
     wants_gradient = torch.is_grad_enabled() and logits.requires_grad
-    call = _Call(options, vocab_size or 0, None if gauge is None or in_recomputation() else gauge, wants_gradient, inplace and wants_gradient)
+    call = _Call(options, None if in_recomputation() else gauge, wants_gradient, inplace and wants_gradient)
     if call.inplace:
         _check_inplace(logits)
     losses = _CrossEntropy.apply(logits, flat_labels, call)
@@ -77,12 +76,11 @@ def observe_logits(logits, labels, *, gauge, ignore_index=-100, logit_scale=1.0,
     if shift:
         labels = shifted(labels, ignore_index)
     flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
-    options = LossOptions(
-        ignore_index=ignore_index, label_smoothing=0.0, reduction="sum", z_loss=0.0, logit_scale=logit_scale, logit_softcap=logit_softcap,
-        denominator=None, grad_scale=None, block=-1 if block is None else block, position_base=position_base)
+    options = LossOptions(ignore_index=ignore_index, logit_scale=logit_scale, logit_softcap=logit_softcap, block=block, position_base=position_base,
+                          vocab_size=vocab_size, columns=logits.shape[-1])
     if in_recomputation():
         return
-    call = _Call(options, vocab_size or 0, gauge, False, False)
+    call = _Call(options, gauge, False, False)
     args, alive = call.args(tensors.as_rows(logits.detach()), flat_labels)
     library.call("observe_logits", ctypes.byref(args))
     del alive
@@ -91,23 +89,19 @@ def observe_logits(logits, labels, *, gauge, ignore_index=-100, logit_scale=1.0,
 class _Call:
     """What a call needs besides its tensors."""
 
-    def __init__(self, options, vocab_size, gauge, wants_gradient, inplace):
+    def __init__(self, options, gauge, wants_gradient, inplace):
         self.options = options
-        self.vocab_size = vocab_size
         self.gauge = gauge
         self.wants_gradient = wants_gradient
         self.inplace = inplace
 
     def args(self, rows, labels, gauge=True):
         args = library.new("cross_entropy_args")
-        alive = self.options.fill(args, labels, rows.device)
+        alive = self.options.fill(args, labels, rows.device, self.gauge if gauge else None)
         args.logits = tensors.pointer(rows)
         args.logits_dtype = tensors.FLOATS[rows.dtype]
         args.rows, args.columns = rows.shape
         args.row_stride = tensors.row_stride(rows)
-        args.vocab_size = self.vocab_size
-        if gauge and self.gauge is not None:
-            args.gauge = self.gauge._handle_for(rows.device)
         return args, alive + [rows, labels]
 
 
@@ -121,18 +115,13 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, labels, call):
         rows = tensors.as_rows(logits)
-        none = call.options.reduction == "none"
-        losses = torch.empty(rows.shape[0] if none else (), dtype=torch.float32, device=rows.device)
         gradient = None
         # At once where one factor for all rows follows, which most often is 1. A gradient per token needs its own factors; a gradient in fp16 needs the loss
         # scale before it is rounded, or it has vanished.
-        if call.wants_gradient and not none and rows.dtype != torch.float16:
+        if call.wants_gradient and not call.options.per_token and rows.dtype != torch.float16:
             gradient = rows if call.inplace else torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
         args, alive = call.args(rows, labels)
-        if none:
-            args.losses = tensors.pointer(losses)
-        else:
-            args.loss = tensors.pointer(losses)
+        losses = call.options.losses(args, rows.shape[0], rows.device)
         if gradient is not None:
             args.grad_logits = tensors.pointer(gradient)
             args.grad_row_stride = tensors.row_stride(gradient)
@@ -167,9 +156,7 @@ class _CrossEntropy(torch.autograd.Function):
             rows = tensors.as_rows(logits)
             gradient = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
         args, alive = call.args(rows, labels, gauge=False)
-        upstream = upstream.reshape(-1)
-        args.upstream = tensors.pointer(upstream)
-        args.upstream_stride = upstream.stride(0) if upstream.numel() > 1 else 0
+        alive.append(set_upstream(args, upstream))
         args.grad_logits = tensors.pointer(gradient)
         args.grad_row_stride = tensors.row_stride(gradient)
         library.call("cross_entropy_backward", ctypes.byref(args))
@@ -179,14 +166,13 @@ class _CrossEntropy(torch.autograd.Function):
 
 def scale(gradient, upstream):
     """gradient [rows, columns] *= upstream (one element), on its stream; 1 leaves every bit."""
-    upstream = upstream.reshape(-1)
     args = library.new("scale_gradient_args")
     args.grad = tensors.pointer(gradient)
     args.dtype = tensors.FLOATS[gradient.dtype]
     args.rows, args.columns = gradient.shape
     args.row_stride = tensors.row_stride(gradient)
-    args.upstream = tensors.pointer(upstream)
-    args.upstream_stride = 0
+    alive = set_upstream(args, upstream)
     args.stream = tensors.stream_of(gradient.device)
     args.threads = tensors.threads()
     library.call("scale_gradient", ctypes.byref(args))
+    del alive

@@ -21,7 +21,8 @@ class LossOptions:
     What the library checks (ranges) is left to it; here is what it cannot see: types, shapes, devices, dtypes.
     """
 
-    def __init__(self, *, ignore_index, label_smoothing, reduction, z_loss, logit_scale, logit_softcap, denominator, grad_scale, block, position_base):
+    def __init__(self, *, ignore_index, label_smoothing=0.0, reduction="sum", z_loss=0.0, logit_scale, logit_softcap, denominator=None, grad_scale=None, block,
+                 position_base, vocab_size, columns):
         expect(reduction in REDUCTIONS, "reduction", "'mean', 'sum' or 'none'", repr(reduction))
         expect(isinstance(ignore_index, int), "ignore_index", "an int", type(ignore_index).__name__)
         self.ignore_index = ignore_index
@@ -32,8 +33,11 @@ class LossOptions:
         self.logit_softcap = 0.0 if logit_softcap is None else number("logit_softcap", logit_softcap)
         self.denominator = denominator
         self.grad_scale = grad_scale
-        self.block = block
+        self.block = -1 if block is None else block
         self.position_base = position_base
+        if vocab_size is not None:
+            expect(isinstance(vocab_size, int) and 0 < vocab_size <= columns, "vocab_size", "1 to {}".format(columns), vocab_size)
+        self.vocab_size = vocab_size or 0
         if denominator is not None:
             expect(reduction == "mean", "denominator", "reduction='mean', which divides", "reduction={!r}".format(reduction))
             if isinstance(denominator, torch.Tensor):
@@ -42,9 +46,16 @@ class LossOptions:
                 self.denominator = number("denominator", denominator)
                 expect(math.isfinite(self.denominator) and self.denominator > 0, "denominator", "a number above 0", denominator)
 
-    def fill(self, args, labels, device):
+    @property
+    def per_token(self):
+        return self.reduction == "none"
+
+    def fill(self, args, labels, device, gauge=None):
         """Fills `args` (lg_cross_entropy_args). Returns the tensors that must live until the call has been made."""
         alive = []
+        args.vocab_size = self.vocab_size
+        if gauge is not None:
+            args.gauge = gauge._handle_for(device)
         args.ignore_index = self.ignore_index
         args.label_smoothing = self.label_smoothing
         args.reduction = REDUCTIONS[self.reduction]
@@ -67,6 +78,24 @@ class LossOptions:
         args.stream = tensors.stream_of(device)
         args.threads = tensors.threads()
         return alive
+
+
+    def losses(self, args, rows, device):
+        """What the call writes: a loss, or one for each row; entered into `args`."""
+        losses = torch.empty(rows if self.per_token else (), dtype=torch.float32, device=device)
+        if self.per_token:
+            args.losses = tensors.pointer(losses)
+        else:
+            args.loss = tensors.pointer(losses)
+        return losses
+
+
+def set_upstream(args, upstream):
+    """The gradient that arrived of the loss, one element or one for each row, into `args`; what must live until the call has been made."""
+    upstream = upstream.reshape(-1)
+    args.upstream = tensors.pointer(upstream)
+    args.upstream_stride = upstream.stride(0) if upstream.numel() > 1 else 0
+    return upstream
 
 
 def check_labels(labels, leading, device, where):
