@@ -73,10 +73,10 @@ def open_gauge(library, ring_dir, vocab):
     return gauge
 
 
-def measure(library_path, rounds, clock):
+def measure(options, clock):
     import torch
 
-    library = ctypes.CDLL(library_path)
+    library = ctypes.CDLL(options.library)
     library.lg_last_error.restype = library.lg_cpu_variant.restype = ctypes.c_char_p
     library.lg_gauge_publish.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.lg_gauge_close.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
@@ -115,7 +115,7 @@ def measure(library_path, rounds, clock):
                 times = {name: [] for name in calls}
                 for call in calls.values():
                     call()
-                for _ in range(rounds):
+                for _ in range(options.rounds):
                     for name, call in calls.items():
                         time.sleep(0.02)  # PyTorch's OpenMP threads spin for a while after their work
                         begin = clock()
@@ -132,24 +132,39 @@ def measure(library_path, rounds, clock):
     return library.lg_cpu_variant().decode(), results
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library")
+def make_parser(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", type=os.path.abspath)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--require", type=float, default=0, help="exit 1 unless every ratio is at least this")
+    parser.add_argument("--require", type=float, default=0, help="exit 1 unless every ratio to PyTorch is at least this")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time of all threads, for a busy machine")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser
+
+
+def measure_with_each_malloc(measure, options):
+    """What measure(options, clock) gives in a process with the default malloc and in one whose malloc keeps large blocks; None in such a process."""
     if options.child:
-        clock = time.perf_counter if options.clock == "wall" else time.process_time
-        print(repr(measure(options.library, options.rounds, clock)))
-        return
+        print(repr(measure(options, time.perf_counter if options.clock == "wall" else time.process_time)))
+        return None
     tables = []
     for extra in ({}, REUSE):
-        command = [sys.executable, os.path.abspath(__file__), os.path.abspath(options.library), "--rounds", str(options.rounds),
-                   "--clock", options.clock, "--child"]
-        out = subprocess.run(command, env={**os.environ, **extra}, check=True, stdout=subprocess.PIPE, text=True).stdout
+        out = subprocess.run([sys.executable, *sys.argv, "--child"], env={**os.environ, **extra}, check=True, stdout=subprocess.PIPE, text=True).stdout
         tables.append(eval(out.strip().splitlines()[-1]))  # our own repr
+    return tables
+
+
+def report_lowest(lowest, options):
+    print(f"lowest ratio {lowest:.2f}")
+    if lowest < options.require:
+        sys.exit(f"slower than {options.require} times PyTorch")
+
+
+def main():
+    options = make_parser(__doc__).parse_args()
+    tables = measure_with_each_malloc(measure, options)
+    if tables is None:
+        return
     variant = tables[0][0]
     print(f"fp32 forward + gradient, median of {options.rounds} interleaved rounds, ms of {options.clock} time; variant {variant}")
     print(f"{'shape':>14} {'threads':>7} {'malloc':>8} {'lossgauge':>10} {'no signals':>10} {'copy':>7} {'torch':>8} {'ratio':>6}")
@@ -160,9 +175,7 @@ def main():
             lowest = min(lowest, ratio)
             print(f"{rows:>6} x {vocab:<6} {threads:>6} {label:>8} {ms['signals']:>10.2f} {ms['silent']:>10.2f} {ms['copy']:>7.2f} "
                   f"{ms['torch']:>8.1f} {ratio:>6.2f}")
-    print(f"lowest ratio {lowest:.2f}")
-    if lowest < options.require:
-        sys.exit(f"slower than {options.require} times PyTorch")
+    report_lowest(lowest, options)
 
 
 if __name__ == "__main__":

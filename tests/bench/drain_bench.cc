@@ -20,6 +20,7 @@
 #include "server/main/pipeline.h"
 #include "server/state/run_book.h"
 #include "spdlog/spdlog.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/fake_judge.h"
 #include "tests/server/fake_producer.h"
 
@@ -85,7 +86,7 @@ void Report(const char* what, std::uint32_t ranks, std::uint64_t records, double
 }
 
 void BenchDrain(std::uint32_t ranks, double seconds) {
-  lossgauge::testing::ScratchDirectory rings;
+  lossgauge::ScratchDirectory rings;
   state::SystemClock clock;
   QuietJudges judges;
   auto store = state::Store::Open({});
@@ -131,7 +132,7 @@ void BenchThinning(std::uint32_t ranks, std::uint64_t steps, state::Store* store
 }
 
 void BenchPipeline(std::uint32_t ranks, double seconds, const std::string& directory) {
-  lossgauge::testing::ScratchDirectory rings, scratch;
+  lossgauge::ScratchDirectory rings, scratch;
   state::SystemClock clock;
   lossgauge::detect::DetectorJudgeFactory judges(lossgauge::detect::DefaultPolicies());
   state::StoreOptions store_options;

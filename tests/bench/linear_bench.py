@@ -6,11 +6,8 @@ cross_entropy, forward and backward, fp32, the same number of threads, interleav
 
 As in cross_entropy_bench.py, PyTorch runs twice: as it is, and in a process whose malloc keeps large blocks.
 """
-import argparse
 import ctypes
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -116,27 +113,16 @@ def measure(options, clock):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = loss_bench.make_parser(__doc__)
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--columns", type=int, default=32000)
     parser.add_argument("--chunk_rows", type=int, default=0)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--require", type=float, default=0, help="exit 1 unless every ratio to PyTorch is at least this")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time of all threads, for a busy machine")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.library = os.path.abspath(options.library)
-    if options.child:
-        print(repr(measure(options, time.perf_counter if options.clock == "wall" else time.process_time)))
+    tables = loss_bench.measure_with_each_malloc(measure, options)
+    if tables is None:
         return
-    tables = []
-    for extra in ({}, loss_bench.REUSE):
-        out = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--child"], env={**os.environ, **extra}, check=True,
-                             stdout=subprocess.PIPE, text=True).stdout
-        tables.append(eval(out.strip().splitlines()[-1]))  # our own repr
     print(f"{options.rows} x {options.width} x {options.columns}, fp32, forward + gradients, {options.rounds} interleaved rounds, ms of {options.clock} time, "
           f"ratios are medians of rounds; variant {tables[0][0]}")
     print(f"{'threads':>7} {'malloc':>8} {'chunk':>6} {'MiB':>6} {'lossgauge':>10} {'torch':>8} {'its products':>13} {'ratio':>6} {'to products':>12}")
@@ -146,9 +132,7 @@ def main():
             lowest = min(lowest, ratio)
             print(f"{threads:>7} {label:>8} {chunk:>6} {workspace / 2**20:>6.1f} {ms['lossgauge']:>10.1f} {ms['torch']:>8.1f} {ms['products']:>13.1f} "
                   f"{ratio:>6.2f} {to_products:>12.2f}")
-    print(f"lowest ratio {lowest:.2f}")
-    if lowest < options.require:
-        sys.exit(f"slower than {options.require} times PyTorch")
+    loss_bench.report_lowest(lowest, options)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 #include "client/cpp/examples/train_text/checkpoint.h"
 #include "tests/client/job.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge::train_text {
 namespace {

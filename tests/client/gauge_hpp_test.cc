@@ -11,13 +11,13 @@
 #include "lossgauge/gauge.hpp"
 #include "proto/lossgauge/ring/fixed128.h"
 #include "tests/client/job.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge {
 namespace {
 
 using train_text::ReadEvents;
 using train_text::ReadStepRecords;
-using train_text::ScratchDirectory;
 
 GaugeOptions OptionsIn(const ScratchDirectory& directory) {
   GaugeOptions options;

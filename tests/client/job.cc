@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "proto/lossgauge/ring/ring_reader.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge::train_text {
 namespace {
@@ -67,17 +68,6 @@ std::vector<Record> ReadRecords(const std::string& directory, std::uint32_t rank
 }
 
 }  // namespace
-
-ScratchDirectory::ScratchDirectory() {
-  std::string name = (std::filesystem::temp_directory_path() / "train_text_test.XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) std::abort();
-  path_ = name;
-}
-
-ScratchDirectory::~ScratchDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 std::string JobResult::Line(const std::string& beginning) const {
   std::istringstream in(output);

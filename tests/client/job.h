@@ -13,19 +13,6 @@
 
 namespace lossgauge::train_text {
 
-// A fresh directory that is removed with everything in it.
-class ScratchDirectory {
- public:
-  ScratchDirectory();
-  ~ScratchDirectory();
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // One line of --log_file.
 struct LoggedStep {
   std::int64_t step = 0;

@@ -9,6 +9,7 @@
 #include "client/cpp/examples/train_text/byte_pairs.h"
 #include "client/cpp/examples/train_text/text_corpus.h"
 #include "tests/client/job.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge::train_text {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "proto/lossgauge/ring/fixed128.h"
 #include "tests/client/job.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge::train_text {
 namespace {

@@ -15,23 +15,9 @@
 #include <string>
 #include <vector>
 
-namespace {
+#include "tests/device/bench_check.h"
 
-#define CHECK(x)                                                                                       \
-  do {                                                                                                 \
-    const cudaError_t error_ = (x);                                                                    \
-    if (error_ != cudaSuccess) {                                                                       \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(error_));     \
-      std::exit(1);                                                                                    \
-    }                                                                                                  \
-  } while (0)
-#define CHECK_LG(x)                                                                     \
-  do {                                                                                  \
-    if ((x) != LG_OK) {                                                                 \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #x, lg_last_error()); \
-      std::exit(1);                                                                     \
-    }                                                                                   \
-  } while (0)
+namespace {
 
 __device__ unsigned Mix(unsigned long long x) {
   x += 0x9e3779b97f4a7c15ull;

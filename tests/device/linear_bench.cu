@@ -13,27 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/device/bench_check.h"
 #include "tests/device/plain_products.h"
 
 namespace {
 
 using lossgauge::PlainProduct;
-
-#define CHECK(x)                                                                                       \
-  do {                                                                                                 \
-    const cudaError_t error_ = (x);                                                                    \
-    if (error_ != cudaSuccess) {                                                                       \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #x, cudaGetErrorString(error_));     \
-      std::exit(1);                                                                                    \
-    }                                                                                                  \
-  } while (0)
-#define CHECK_LG(x)                                                                     \
-  do {                                                                                  \
-    if ((x) != LG_OK) {                                                                 \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #x, lg_last_error()); \
-      std::exit(1);                                                                     \
-    }                                                                                   \
-  } while (0)
 
 __global__ void Fill(__nv_bfloat16* p, size_t n, float scale, unsigned long long seed) {
   for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < n; i += static_cast<size_t>(gridDim.x) * blockDim.x) {

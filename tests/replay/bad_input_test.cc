@@ -12,18 +12,6 @@
 namespace lossgauge::replay {
 namespace {
 
-std::string Lines(int first, int last) {
-  std::string text;
-  for (int i = first; i <= last; ++i) absl::StrAppendFormat(&text, "step:%d loss:%.2f\n", i, 5 - 0.01 * i);
-  return text;
-}
-
-std::vector<std::int64_t> Steps(const ReadPoints& read) {
-  std::vector<std::int64_t> steps;
-  for (const LogPoint& point : read.points) steps.push_back(point.step);
-  return steps;
-}
-
 TEST(BadInput, NothingInAFileIsNoPointAndNoError) {
   for (const std::string& text : {std::string(), std::string("\n\n"), std::string("{}"), std::string("[]"), std::string("hello\n"), std::string("{\"a\": [1, 2]}")}) {
     absl::Status status;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "server/replay/replay.h"
 #include "server/replay/step_record.h"
 #include "server/state/joined_step.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge::replay {
 namespace {
@@ -31,13 +31,6 @@ using Members = std::vector<std::pair<std::string, std::string>>;
 
 class Bundle : public ::testing::Test {
  protected:
-  Bundle() {
-    std::string pattern = (fs::temp_directory_path() / "replay_bundle_test_XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
-    path_ = directory_ + "/b.tar";
-  }
-  ~Bundle() override { fs::remove_all(directory_); }
-
   void Write(const Members& members, bool gzip = false) const {
     archive* handle = archive_write_new();
     archive_write_set_format_ustar(handle);
@@ -55,7 +48,8 @@ class Bundle : public ::testing::Test {
     archive_write_free(handle);
   }
 
-  std::string directory_, path_;
+  const ScratchDirectory scratch_;
+  const std::string path_ = scratch_ / "b.tar";
 };
 
 struct Told final : LogSink {

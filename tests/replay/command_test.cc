@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/scratch_directory.h"
 #include "tests/server/ctl/session.h"
 #include "tests/server/fake_producer.h"
 
@@ -29,7 +30,7 @@ TEST(ReplayCommand, SaysWhatWasReadAndTheVerdictsOverIt) {
 }
 
 TEST(ReplayCommand, NanIsARestartWithItsIncident) {
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   const std::string path = directory.path() + "/nan.log";
   std::ofstream log(path);
   for (int i = 1; i <= 60; ++i) log << "step:" << i << " loss:" << (i < 45 ? "3.1" : "nan") << "\n";
@@ -63,7 +64,7 @@ TEST(ReplayCommand, FilesAreRunsOfTheirOwnUnlessTheyAreNamedAsOne) {
 }
 
 TEST(ReplayCommand, WhatCannotBeReadIsNamedAndTheRestIsRead) {
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   std::ofstream(directory.path() + "/shopping.txt") << "milk\nbread\n";
   Session session;
   EXPECT_EQ(session.Run({"replay", "/no/such.log", directory.path() + "/shopping.txt", Fixture("llmc_main.log")}), 1);
@@ -73,7 +74,7 @@ TEST(ReplayCommand, WhatCannotBeReadIsNamedAndTheRestIsRead) {
 }
 
 TEST(ReplayCommand, ABundleThatBreaksOffIsJudgedUpToThere) {
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   const std::string path = directory.path() + "/cut.tar";
   std::ofstream(directory.path() + "/MANIFEST.json") << "{\"format\": \"lossgauge-bundle-1\"}";
   std::ofstream(directory.path() + "/policy.yaml") << "# defaults\n";
@@ -93,7 +94,7 @@ TEST(ReplayCommand, ABundleThatBreaksOffIsJudgedUpToThere) {
 }
 
 TEST(ReplayCommand, ThresholdsComeFromAPolicyFile) {
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   const std::string path = directory.path() + "/policy.yaml";
   std::ofstream(path) << "no_such_key: 1\n";
   Session session;
@@ -102,7 +103,7 @@ TEST(ReplayCommand, ThresholdsComeFromAPolicyFile) {
 }
 
 TEST(ReplayCommand, LiveLeavesTheRingsOfAJob) {
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   Session session;
   ASSERT_EQ(session.Run({"replay", Fixture("restarts.log"), "--live=" + directory.path(), "--rate=200"}), 0) << session.err;
   EXPECT_THAT(session.out, HasSubstr("Fed 16 points as run restarts.log"));

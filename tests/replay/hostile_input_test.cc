@@ -17,18 +17,6 @@ using ::testing::ElementsAre;
 
 constexpr std::size_t kMegabyte = std::size_t{1} << 20;
 
-std::string Lines(int first, int last) {
-  std::string text;
-  for (int i = first; i <= last; ++i) absl::StrAppendFormat(&text, "step:%d loss:%.2f\n", i, 5 - 0.01 * i);
-  return text;
-}
-
-std::vector<std::int64_t> Steps(const ReadPoints& read) {
-  std::vector<std::int64_t> steps;
-  for (const LogPoint& point : read.points) steps.push_back(point.step);
-  return steps;
-}
-
 std::vector<double> Losses(const ReadPoints& read) {
   std::vector<double> losses;
   for (const LogPoint& point : read.points) losses.push_back(point.loss.value_or(NAN));

@@ -7,6 +7,7 @@
 #include "server/ingest/ring_source.h"
 #include "server/replay/live_ring.h"
 #include "tests/replay/read_points.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/ingest/recording_sink.h"
 #include "tests/server/manual_clock.h"
@@ -38,7 +39,7 @@ class LiveRingTest : public ::testing::Test {
     }
   }
 
-  testing::ScratchDirectory directory_;
+  ScratchDirectory directory_;
   testing::ManualClock clock_;
   testing::RecordingSink sink_;
   ingest::RingSource source_{{.directories = {directory_.path()}}, &clock_};

@@ -2,6 +2,7 @@
 #ifndef LOSSGAUGE_TESTS_REPLAY_READ_POINTS_H_
 #define LOSSGAUGE_TESTS_REPLAY_READ_POINTS_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,19 @@ inline ReadPoints ReadText(std::string_view text, absl::Status* status = nullptr
   if (report.ok()) read.report = *report;
   if (status != nullptr) *status = report.status();
   return read;
+}
+
+inline std::vector<std::int64_t> Steps(const ReadPoints& read) {
+  std::vector<std::int64_t> steps;
+  for (const LogPoint& point : read.points) steps.push_back(point.step);
+  return steps;
+}
+
+// A log of one line a step.
+inline std::string Lines(int first, int last) {
+  std::string text;
+  for (int i = first; i <= last; ++i) absl::StrAppendFormat(&text, "step:%d loss:%.2f\n", i, 5 - 0.01 * i);
+  return text;
 }
 
 inline std::string Show(const LogPoint& p) {

@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <random>
 
 #include "proto/lossgauge/ring/boot_id.h"
@@ -38,16 +37,6 @@ std::uint64_t HashText(const char* text) {
 }
 
 }  // namespace
-
-ScratchDirectory::ScratchDirectory() {
-  path_ = (std::filesystem::temp_directory_path() / "lossgauge-test-XXXXXX").string();
-  if (mkdtemp(path_.data()) == nullptr) Abort("mkdtemp " + path_);
-}
-
-ScratchDirectory::~ScratchDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 struct FakeProducer::File {
   File(const std::string& path, const lg_ring_identity& identity, std::uint64_t published)

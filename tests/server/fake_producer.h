@@ -18,19 +18,6 @@
 
 namespace lossgauge::testing {
 
-// A directory of its own below the temporary directory, removed with everything in it at the end.
-class ScratchDirectory {
- public:
-  ScratchDirectory();
-  ~ScratchDirectory();
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 struct FakeProducerOptions {
   std::string directory;
   std::string run = "fake";

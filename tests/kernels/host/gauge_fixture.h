@@ -3,7 +3,6 @@
 #define LOSSGAUGE_TESTS_KERNELS_HOST_GAUGE_FIXTURE_H_
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,28 +16,9 @@
 
 #include "kernels/include/lossgauge/lossgauge.h"
 #include "proto/lossgauge/ring/ring_reader.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge {
-
-// A directory of its own, gone with the test.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lossgauge-test-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 inline lg_gauge_options Options(const std::string& directory, const char* run = "run", const char* attempt = "1") {
   lg_gauge_options options;

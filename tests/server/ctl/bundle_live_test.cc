@@ -4,8 +4,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <limits>
 #include <random>
 #include <set>
@@ -21,6 +19,7 @@
 #include "server/replay/replay.h"
 #include "server/state/joined_step.h"
 #include "server/state/run_book.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/ctl/fake_lossgauge.h"
 #include "tests/server/ctl/session.h"
 
@@ -28,7 +27,6 @@ namespace lossgauge::ctl {
 namespace {
 
 using ::testing::HasSubstr;
-namespace fs = std::filesystem;
 
 constexpr state::TimeNs kSecond = 1'000'000'000;
 constexpr int kSteps = 1200;
@@ -197,14 +195,12 @@ TEST(BundleOfALiveJob, GivesTheVerdictsThatTheJobGot) {
   session.environment = {{"LOSSGAUGE_ADDRESS", fake.address()}};
   fake.runs["demo"] = MakeRun("demo", v1::RESTART, "nonfinite");
   for (const state::StepSummary& summary : job.steps) api::ToMessage(summary, true, &fake.steps["demo"].emplace_back());
-  std::string directory = (fs::temp_directory_path() / "bundle_live_test_XXXXXX").string();
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  const std::string path = directory + "/b.tar";
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "b.tar";
   ASSERT_EQ(session.Run({"bundle", "demo", "-o", path}), 0) << session.err;
 
   replay::Replay again("demo", detect::DefaultPolicies());
   const auto report = replay::ReadLogFile(path, &again);
-  fs::remove_all(directory);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->points, static_cast<std::uint64_t>(kSteps));
   ASSERT_FALSE(report->notes.empty());

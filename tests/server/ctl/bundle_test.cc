@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -17,6 +16,7 @@
 #include "server/replay/replay.h"
 #include "server/replay/step_record.h"
 #include "server/state/joined_step.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/ctl/fake_lossgauge.h"
 #include "tests/server/ctl/session.h"
 
@@ -30,9 +30,6 @@ namespace fs = std::filesystem;
 class CtlBundle : public ::testing::Test {
  protected:
   CtlBundle() {
-    std::string pattern = (fs::temp_directory_path() / "ctl_bundle_test_XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
-    path_ = directory_ + "/b.tar";
     session.environment = {{"LOSSGAUGE_ADDRESS", fake.address()}};
     fake.runs["demo"] = MakeRun("demo", v1::WATCH, "spike");
     fake.runs["demo"].mutable_layout()->set_tensor_parallel(4);
@@ -40,7 +37,6 @@ class CtlBundle : public ::testing::Test {
     fake.policy_text = "version: \"post-mortem\"\nloss:\n  floor_nats: 0.25\n";
     fake.page = 100;
   }
-  ~CtlBundle() override { fs::remove_all(directory_); }
 
   std::map<std::string, std::string> Members() const {
     std::map<std::string, std::string> members;
@@ -74,7 +70,8 @@ class CtlBundle : public ::testing::Test {
 
   FakeLossGauge fake;
   Session session;
-  std::string directory_, path_;
+  const ScratchDirectory scratch_;
+  const std::string directory_ = scratch_.path(), path_ = scratch_ / "b.tar";
 };
 
 struct Points final : replay::LogSink {

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "server/ctl/record_fields.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/ctl/session.h"
 #include "tests/server/fake_producer.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 using ::lossgauge::testing::FakeProducer;
 using ::lossgauge::testing::FakeProducerOptions;
-using ::lossgauge::testing::ScratchDirectory;
 using ::testing::HasSubstr;
 using ::testing::Not;
 

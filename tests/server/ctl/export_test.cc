@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -11,6 +10,7 @@
 #include "proto/tensorboard/record_framing.h"
 #include "server/replay/read_log.h"
 #include "tensorboard/event.pb.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/ctl/fake_lossgauge.h"
 #include "tests/server/ctl/session.h"
 
@@ -25,8 +25,6 @@ namespace fs = std::filesystem;
 class CtlExport : public ::testing::Test {
  protected:
   CtlExport() {
-    std::string pattern = (fs::temp_directory_path() / "ctl_export_test_XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
     session.environment = {{"LOSSGAUGE_ADDRESS", fake.address()}};
     fake.runs["demo"] = MakeRun("demo", v1::CONTINUE, "fresh");
     for (int i = 0; i < 3; ++i) fake.steps["demo"].push_back(MakeStep(static_cast<std::uint64_t>(i) + 1, i, 2.5 + 0.1 * i));
@@ -39,7 +37,6 @@ class CtlExport : public ::testing::Test {
     fake.steps["demo"][2].clear_loss_nats();
     fake.steps["demo"][2].set_attempt("it's \"2\", again");
   }
-  ~CtlExport() override { fs::remove_all(directory_); }
 
   static std::vector<std::string> Lines(const std::string& text) {
     std::vector<std::string> lines;
@@ -71,7 +68,8 @@ class CtlExport : public ::testing::Test {
 
   FakeLossGauge fake;
   Session session;
-  std::string directory_;
+  const ScratchDirectory scratch_;
+  const std::string directory_ = scratch_.path();
 };
 
 TEST_F(CtlExport, CsvHasACellForEachValueAndNoneForWhatIsAbsent) {

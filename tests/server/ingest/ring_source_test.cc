@@ -11,6 +11,7 @@
 
 #include "server/ingest/bus_guard.h"
 #include "spdlog/spdlog.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/ingest/recording_sink.h"
 #include "tests/server/manual_clock.h"
@@ -63,7 +64,7 @@ class RingSourceTest : public ::testing::Test {
   }
   void WriteFile(const std::string& name, const std::string& bytes) { std::ofstream(directory_.path() + "/" + name) << bytes; }
 
-  testing::ScratchDirectory directory_;
+  ScratchDirectory directory_;
   testing::ManualClock clock_;
   RingSourceOptions options_;
   std::unique_ptr<RingSource> source_;
@@ -685,7 +686,7 @@ TEST_F(RingSourceTest, AttachingAndLettingGoLeaksNoDescriptor) {
 // As root nothing is unreadable: the look is taken by a child that has put root's powers down.
 TEST(RingSourcePermissions, AnUnreadableDirectoryIsNamedAndMakesTheSourceUnreachable) {
   spdlog::set_level(spdlog::level::off);
-  testing::ScratchDirectory directory;
+  ScratchDirectory directory;
   const std::string closed = directory.path() + "/closed";
   ASSERT_EQ(chmod(directory.path().c_str(), 0755), 0);
   ASSERT_EQ(mkdir(closed.c_str(), 0), 0);
@@ -718,7 +719,7 @@ TEST(RingSourcePermissions, AnUnreadableDirectoryIsNamedAndMakesTheSourceUnreach
 
 // observer C4: whose file it is and who asks, in one sentence.
 TEST(RingSourcePermissions, AnUnreadableRingIsRefusedWithOwnerAndMode) {
-  testing::ScratchDirectory directory;
+  ScratchDirectory directory;
   ASSERT_EQ(chmod(directory.path().c_str(), 0755), 0);
   const std::string path = directory.path() + "/a.steps";
   std::ofstream(path) << std::string(5000, 'x');

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <regex>
 
+#include "tests/scratch_directory.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/main/daemon_process.h"
 
@@ -34,7 +35,7 @@ class CommandLineTest : public ::testing::Test {
   }
   bool Said(const std::string& text) const { return said_.find(text) != std::string::npos; }
 
-  testing::ScratchDirectory directory_;
+  ScratchDirectory directory_;
   std::string said_;
 };
 

@@ -9,6 +9,7 @@
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/state/clock.h"
 #include "server/state/run_book.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/fake_judge.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/main/daemon_process.h"
@@ -22,7 +23,7 @@ TEST(Sidecar, KilledAHundredTimesItsTotalsAreStillTheProducers) {
   constexpr std::uint32_t kRanks = 4;
   constexpr std::int64_t kSteps = 250'000;
   constexpr int kKills = 100;
-  testing::ScratchDirectory directory;
+  ScratchDirectory directory;
   const std::string rings = directory.path() + "/rings", state_dir = directory.path() + "/state", log = directory.path() + "/log";
   std::filesystem::create_directory(rings);
 

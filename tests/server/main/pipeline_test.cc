@@ -10,6 +10,7 @@
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/ingest/ring_source.h"
 #include "spdlog/spdlog.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/fake_judge.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/manual_clock.h"
@@ -102,7 +103,7 @@ class PipelineTest : public ::testing::Test {
     return *std::move(steps);
   }
 
-  testing::ScratchDirectory directory_;
+  ScratchDirectory directory_;
   testing::ManualClock clock_;
   testing::FakeJudges judges_;
   state::SnapshotBoard board_;

@@ -8,6 +8,7 @@
 
 #include "lossgauge/v1/lossgauge.grpc.pb.h"
 #include "server/state/store.h"
+#include "tests/scratch_directory.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/main/daemon_process.h"
 
@@ -15,7 +16,7 @@ namespace lossgauge {
 namespace {
 
 TEST(Sidecar, EndsWithOpenStreamsAndWithEverythingDrained) {
-  testing::ScratchDirectory directory;
+  ScratchDirectory directory;
   const std::string rings = directory.path() + "/rings", state_dir = directory.path() + "/state";
   std::filesystem::create_directory(rings);
   testing::FakeProducerOptions options;

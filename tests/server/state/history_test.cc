@@ -4,30 +4,24 @@
 #include <sqlite3.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "server/state/store.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge::state {
 namespace {
 
-namespace fs = std::filesystem;
 constexpr TimeNs kSecond = 1'000'000'000;
 
 class HistoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "history_test_XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
     options_.directory = directory_;
     options_.full_age_ns = 1000 * kSecond;
     options_.max_age_ns = 100'000 * kSecond;
     Open();
   }
-  void TearDown() override {
-    store_.reset();
-    fs::remove_all(directory_);
-  }
+  void TearDown() override { store_.reset(); }
   void Open() {
     store_.reset();
     auto store = Store::Open(options_);
@@ -128,7 +122,8 @@ class HistoryTest : public ::testing::Test {
     ADD_FAILURE() << "never done";
     return 0;
   }
-  std::string directory_;
+  const ScratchDirectory scratch_;
+  const std::string directory_ = scratch_.path();
   StoreOptions options_;
   std::unique_ptr<Store> store_;
 };

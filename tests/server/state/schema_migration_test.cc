@@ -2,22 +2,19 @@
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "server/state/store.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge::state {
 namespace {
 
-namespace fs = std::filesystem;
 
 class SchemaMigration : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "schema_test_XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
     std::ifstream file(LOSSGAUGE_GOLDEN_DIR "/state_schema_1.sql");
     std::stringstream sql;
     sql << file.rdbuf();
@@ -27,8 +24,8 @@ class SchemaMigration : public ::testing::Test {
     ASSERT_EQ(sqlite3_exec(database, sql.str().c_str(), nullptr, nullptr, &error), SQLITE_OK) << error;
     sqlite3_close(database);
   }
-  void TearDown() override { fs::remove_all(directory_); }
-  std::string directory_;
+  const ScratchDirectory scratch_;
+  const std::string directory_ = scratch_.path();
 };
 
 TEST_F(SchemaMigration, KeepsWhatSchema1Held) {

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "server/state/history_codec.h"
+#include "tests/scratch_directory.h"
 
 namespace lossgauge::state {
 namespace {
@@ -19,18 +20,14 @@ namespace fs = std::filesystem;
 
 class StoreTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "store_test_XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
-  }
-  void TearDown() override { fs::remove_all(directory_); }
   std::unique_ptr<Store> Open() {
     auto store = Store::Open({.directory = directory_});
     EXPECT_TRUE(store.ok()) << store.status();
     return store.ok() ? *std::move(store) : nullptr;
   }
   std::string File() const { return directory_ + "/lossgauge.db"; }
-  std::string directory_;
+  const ScratchDirectory scratch_;
+  const std::string directory_ = scratch_.path();
 };
 
 StepSummary FullStep(std::uint64_t sequence, std::int64_t step, const std::string& attempt = "a1") {
