@@ -17,6 +17,7 @@ struct CrossEntropyJob {
   std::int64_t columns;       // width of a row of the gradient; columns from
                               // vocab_size on are padding: never read, gradient 0
   std::int64_t vocab_size;
+  std::int64_t classes;  // targets are in [0, classes): vocab_size, unless these are the columns of a shard
   std::int64_t row_stride_bytes;
   const unsigned char* targets;
   bool targets_are_int64;

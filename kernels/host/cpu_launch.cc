@@ -49,9 +49,9 @@ std::int64_t TargetOf(const cpu::CrossEntropyJob& job, std::int64_t row, TargetK
     std::memcpy(&narrow, from, sizeof narrow);
     target = narrow;
   }
-  *kind = target == job.ignore_index                         ? TargetKind::kMasked
-          : target < 0 || target >= job.vocab_size ? TargetKind::kBad
-                                                             : TargetKind::kLive;
+  *kind = target == job.ignore_index            ? TargetKind::kMasked
+          : target < 0 || target >= job.classes ? TargetKind::kBad
+                                                : TargetKind::kLive;
   return target;
 }
 
