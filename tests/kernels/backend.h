@@ -80,6 +80,8 @@ class Backend {
   virtual std::string Name() const = 0;
   // True if alignment and dtype of the same values change no bit of a result. A backend that takes another kernel then adds in another order.
   virtual bool HasSameBitsForAnyLayout() const { return true; }
+  // Of losses closer together than the promised accuracy, the same one is the largest as in float64.
+  virtual bool OrdersNearLossesExactly() const { return HasSameBitsForAnyLayout(); }
   // Tensors are in a device's memory.
   virtual bool IsDevice() const { return false; }
   virtual Outcome Run(const Problem& problem) = 0;

@@ -119,6 +119,18 @@ std::unique_ptr<Telemetry> CAbiBackend::OpenTelemetry(const TelemetryOptions& op
   return std::make_unique<RingTelemetry>(options, [this] { Finish(); });
 }
 
+int CAbiBackend::Call(const Problem& problem, const lg_cross_entropy_args& args) {
+  switch (problem.call) {
+    case Problem::Call::kForward:
+      return lg_cross_entropy(&args);
+    case Problem::Call::kBackward:
+      return lg_cross_entropy_backward(&args);
+    case Problem::Call::kObserve:
+      return lg_observe_logits(&args);
+  }
+  return -1;
+}
+
 Outcome CAbiBackend::Run(const Problem& problem) {
   const std::int64_t rows = problem.rows, columns = problem.columns, bytes = BytesOf(problem.dtype);
   const std::int64_t stride = problem.row_stride != 0 ? problem.row_stride : columns;
@@ -196,19 +208,11 @@ Outcome CAbiBackend::Run(const Problem& problem) {
   outcome.logits_bytes_before = Packed(logits, problem, stride);
   if (problem.in_place == false) logits.ForbidWrites();
   targets.ForbidWrites();
-  switch (problem.call) {
-    case Problem::Call::kForward:
-      outcome.code = lg_cross_entropy(&args);
-      break;
-    case Problem::Call::kBackward:
-      outcome.code = lg_cross_entropy_backward(&args);
-      break;
-    case Problem::Call::kObserve:
-      args.losses = args.log_z = args.loss = nullptr;
-      args.grad_logits = nullptr;
-      outcome.code = lg_observe_logits(&args);
-      break;
+  if (problem.call == Problem::Call::kObserve) {
+    args.losses = args.log_z = args.loss = nullptr;
+    args.grad_logits = nullptr;
   }
+  outcome.code = Call(problem, args);
   if (outcome.code != LG_OK) outcome.message = lg_last_error();
   Collect();
 

@@ -1,0 +1,31 @@
+// Bytes for contributions, aligned as they must be and filled with what no contribution looks like.
+#ifndef LOSSGAUGE_TESTS_KERNELS_VOCAB_PARALLEL_MEMORY_H_
+#define LOSSGAUGE_TESTS_KERNELS_VOCAB_PARALLEL_MEMORY_H_
+
+#include <cstddef>
+#include <vector>
+
+namespace lossgauge::test {
+
+class ExchangeMemory {
+ public:
+  ExchangeMemory() = default;
+  explicit ExchangeMemory(std::size_t bytes) : lines_((bytes + sizeof(Line) - 1) / sizeof(Line)), bytes_(bytes) {}
+  unsigned char* data() { return reinterpret_cast<unsigned char*>(lines_.data()); }
+  const unsigned char* data() const { return reinterpret_cast<const unsigned char*>(lines_.data()); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct alignas(64) Line {
+    unsigned char bytes[64];
+    Line() {
+      for (unsigned char& byte : bytes) byte = 0xa5;
+    }
+  };
+  std::vector<Line> lines_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace lossgauge::test
+
+#endif  // LOSSGAUGE_TESTS_KERNELS_VOCAB_PARALLEL_MEMORY_H_
