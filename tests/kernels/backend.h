@@ -26,6 +26,9 @@ class Telemetry {
 struct TelemetryOptions {
   std::int64_t vocab_size = 0;
   std::vector<std::uint8_t> token_bytes;
+  // Tensor-parallel ranks, and this one's real columns; 0 = all that follow the offset.
+  std::int32_t ranks = 1, rank = 0;
+  std::int64_t shard_offset = 0, shard_columns = 0;
 };
 
 // One call. Sizes and options are those of lg_cross_entropy_args; values are host doubles, rounded to the dtype on the way.
