@@ -1,4 +1,5 @@
 // The vocabulary-parallel calls of the C ABI: arguments are checked here, all of them, before a byte is written; then the backend runs.
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -147,7 +148,17 @@ void lg_vocab_parallel_args_init(lg_vocab_parallel_args* args) {
   if (args != nullptr) *args = lossgauge::DefaultVocabParallelArguments();
 }
 
-int64_t lg_vocab_parallel_contribution_bytes(int64_t rows) { return lossgauge::ContributionBytes(rows); }
+int lg_vocab_parallel_contribution_bytes(int64_t rows, int64_t* bytes) {
+  const char* function = "lg_vocab_parallel_contribution_bytes";
+  if (bytes == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: bytes: expected where to write the number, got NULL", function);
+  const std::int64_t found = lossgauge::ContributionBytes(rows);
+  if (found == 0) {
+    return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: rows: expected >= 0 and contributions within 63 bits of bytes, got %lld", function,
+                               static_cast<long long>(rows));
+  }
+  *bytes = found;
+  return LG_OK;
+}
 
 int lg_vocab_parallel_begin(const lg_vocab_parallel_args* given, void* contribution) {
   const char* function = "lg_vocab_parallel_begin";

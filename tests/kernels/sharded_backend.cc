@@ -95,7 +95,7 @@ class ShardedBackend final : public CAbiBackend {
   }
 
   Outcome Run(const Problem& problem) override {
-    const std::int64_t bytes = lg_vocab_parallel_contribution_bytes(problem.rows);
+    const std::int64_t bytes = ContributionBytes(problem.rows);
     gathered_ = ExchangeMemory(static_cast<std::size_t>(bytes) * static_cast<std::size_t>(Ranks()));
     for (const bool finish : {false, true}) {
       finishes_ = finish;
@@ -120,7 +120,7 @@ class ShardedBackend final : public CAbiBackend {
     sharded.shard_offset = std::min(begin_, vocab_);
     sharded.shard_columns = std::min(end_, vocab_) - sharded.shard_offset;
     sharded.step = 17;
-    unsigned char* own = gathered_.data() + rank_ * lg_vocab_parallel_contribution_bytes(problem.rows);
+    unsigned char* own = gathered_.data() + rank_ * ContributionBytes(problem.rows);
     if (!finishes_) return lg_vocab_parallel_begin(&sharded, own);
     if (problem.call == Problem::Call::kBackward) sharded.loss.gauge = nullptr;
     return lg_vocab_parallel_finish(&sharded, gathered_.data());

@@ -97,11 +97,16 @@ TEST_F(VocabParallelArguments, MemoryOfTheExchangeIsRefusedByName) {
   }
 }
 
-TEST(VocabParallelContributionBytes, AreThoseOfTheLayoutOrZero) {
-  EXPECT_EQ(lg_vocab_parallel_contribution_bytes(0), 128);
-  EXPECT_EQ(lg_vocab_parallel_contribution_bytes(8192), 128 + 64 * 8192);
-  EXPECT_EQ(lg_vocab_parallel_contribution_bytes(-1), 0);
-  EXPECT_EQ(lg_vocab_parallel_contribution_bytes(INT64_MAX), 0);
+TEST(VocabParallelContributionBytes, AreThoseOfTheLayout) {
+  EXPECT_EQ(ContributionBytes(0), 128);
+  EXPECT_EQ(ContributionBytes(8192), 128 + 64 * 8192);
+  std::int64_t bytes = 5;
+  for (const std::int64_t rows : {std::int64_t{-1}, INT64_MAX}) {
+    EXPECT_EQ(lg_vocab_parallel_contribution_bytes(rows, &bytes), LG_INVALID_ARGUMENT);
+    EXPECT_THAT(lg_last_error(), AllOf(HasSubstr("rows: expected"), HasSubstr(std::to_string(rows))));
+  }
+  EXPECT_EQ(bytes, 5);
+  EXPECT_EQ(lg_vocab_parallel_contribution_bytes(1, nullptr), LG_INVALID_ARGUMENT);
 }
 
 TEST_F(VocabParallelArguments, AnOlderStructureGetsDefaultsForTheRest) {
@@ -161,7 +166,7 @@ TEST_F(VocabParallelGroup, MixedDtypesAreRefusedOnAllRanks) {
 
 TEST_F(VocabParallelGroup, UnequalTokenCountsAreRefusedOnAllRanks) {
   // Exchanged with room for the most rows that a rank may have, as a job with rows of any number would.
-  const std::int64_t room = lg_vocab_parallel_contribution_bytes(6);
+  const std::int64_t room = ContributionBytes(6);
   std::vector<std::unique_ptr<Ranks>> jobs;
   for (const std::int64_t rows : {4, 6}) jobs.push_back(std::make_unique<Ranks>(SmallProblem(rows), EvenShards(kVocab, 2)));
   RankCall* calls[] = {&jobs[0]->calls[0], &jobs[1]->calls[1]};

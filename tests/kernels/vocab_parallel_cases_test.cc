@@ -151,7 +151,7 @@ TEST(VocabParallel, B46_PaddedColumnsTakeNoPart) {
 TEST(VocabParallel, B48_AContributionIsWrittenToItsLastByteAndNoFurther) {
   Problem problem = MakeProblem(TimesTransposed(X(4, 64), W(130, 64), 4, 130, 64), {7, 38, 69, 100});
   Ranks ranks(problem, EvenShards(130, 2));
-  const auto bytes = static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(4));
+  const auto bytes = static_cast<std::size_t>(ContributionBytes(4));
   EXPECT_EQ(bytes, 128u + 4 * 64);
   ExchangeMemory guarded(bytes + 64);
   ASSERT_EQ(lg_vocab_parallel_begin(&ranks.calls[0].args, guarded.data()), LG_OK) << lg_last_error();
@@ -316,7 +316,7 @@ TEST(VocabParallel, ContributionsMayLieFurtherApart) {
   Problem problem = Base();
   Ranks ranks(problem, EvenShards(1000, 2));
   ranks.Begin();
-  const auto bytes = static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(8));
+  const auto bytes = static_cast<std::size_t>(ContributionBytes(8));
   ExchangeMemory apart(2 * (bytes + 48));
   for (std::size_t rank = 0; rank < 2; ++rank) std::memcpy(apart.data() + rank * (bytes + 48), ranks.calls[rank].contribution.data(), bytes);
   for (RankCall& call : ranks.calls) {

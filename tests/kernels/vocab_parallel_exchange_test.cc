@@ -104,7 +104,7 @@ TEST_F(Exchange, EveryBitOfAHeaderCountsForAllRowsOfItsSender) {
 TEST_F(Exchange, AMissingContributionIsItsSenders) {
   for (const unsigned char fill : {0x00, 0xff, 0xa5}) {
     Receive([&](ExchangeMemory& gathered) {
-      const auto bytes = static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(kRows));
+      const auto bytes = static_cast<std::size_t>(ContributionBytes(kRows));
       std::memset(gathered.data() + 2 * bytes, fill, bytes);
     });
     ExpectSpoilt({0, 1, 2, 3, 5});
@@ -115,7 +115,7 @@ TEST_F(Exchange, AMissingContributionIsItsSenders) {
 TEST_F(Exchange, AStaleContributionIsFoundOutThoughItWasRightOnce) {
   ExchangeMemory stale;
   Receive([&](ExchangeMemory& gathered) { stale = gathered; }, 0);
-  const auto bytes = static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(kRows));
+  const auto bytes = static_cast<std::size_t>(ContributionBytes(kRows));
   const auto put_stale = [&](ExchangeMemory& gathered) { std::memcpy(gathered.data() + bytes, stale.data() + bytes, bytes); };
   Receive(put_stale, 0);
   ExpectBad(0, 0);
@@ -126,7 +126,7 @@ TEST_F(Exchange, AStaleContributionIsFoundOutThoughItWasRightOnce) {
 
 TEST_F(Exchange, ContributionsInEachOthersPlacesAreBothWrong) {
   Receive([](ExchangeMemory& gathered) {
-    const auto bytes = static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(kRows));
+    const auto bytes = static_cast<std::size_t>(ContributionBytes(kRows));
     std::swap_ranges(gathered.data() + bytes, gathered.data() + 2 * bytes, gathered.data() + 2 * bytes);
   });
   ExpectSpoilt({0, 1, 2, 3, 5});

@@ -156,7 +156,7 @@ Seen RunWith(Fault fault) {
     };
     const std::vector<ExchangeMemory> before = job.last_sent();
     const auto tamper = [&](int receiver, ExchangeMemory& received) {
-      const auto bytes = static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(kRows));
+      const auto bytes = static_cast<std::size_t>(ContributionBytes(kRows));
       unsigned char* slot = received.data() + kFaulty * bytes;
       if (fault == Fault::kMissingRank && receiver != kFaulty) std::memset(slot, 0, bytes);
       if (fault == Fault::kStaleContribution) std::memcpy(slot, before[kFaulty].data(), bytes);

@@ -3,9 +3,19 @@
 #define LOSSGAUGE_TESTS_KERNELS_VOCAB_PARALLEL_MEMORY_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
+#include "kernels/include/lossgauge/lossgauge.h"
+
 namespace lossgauge::test {
+
+// Of `rows` rows; 0 = refused.
+inline std::int64_t ContributionBytes(std::int64_t rows) {
+  std::int64_t bytes = 0;
+  lg_vocab_parallel_contribution_bytes(rows, &bytes);
+  return bytes;
+}
 
 class ExchangeMemory {
  public:

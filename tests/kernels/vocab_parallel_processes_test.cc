@@ -95,7 +95,7 @@ class VocabParallelProcesses : public testing::TestWithParam<int> {};
 
 TEST_P(VocabParallelProcesses, GiveTheResultOfOneDeviceWithTheSameBitsOnEveryRankAndRun) {
   const int count = GetParam();
-  const auto bytes = static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(kRows));
+  const auto bytes = static_cast<std::size_t>(ContributionBytes(kRows));
   // One rank has only padding.
   std::vector<Shard> shards = EvenShards(kVocab, count - 1);
   shards.push_back({kVocab, 0, 5});
@@ -138,7 +138,7 @@ TEST_P(VocabParallelProcesses, GiveTheResultOfOneDeviceWithTheSameBitsOnEveryRan
 
 TEST_P(VocabParallelProcesses, WhoDiesInTheExchangeLeavesAnErrorOnTheOthers) {
   const int count = GetParam();
-  const auto bytes = static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(kRows));
+  const auto bytes = static_cast<std::size_t>(ContributionBytes(kRows));
   Ranks ranks(JobProblem(LG_FP32), EvenShards(kVocab, count));
   SharedMemoryGather gather(count, bytes, kImpatient);
   const int dead = count - 1;
@@ -160,7 +160,7 @@ TEST_P(VocabParallelProcesses, ManyStepsFollowOneAnother) {
   const int count = GetParam();
   const Problem problem = JobProblem(LG_BF16);
   Ranks ranks(problem, EvenShards(kVocab, count));
-  SharedMemoryGather gather(count, static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(kRows)), kPatient);
+  SharedMemoryGather gather(count, static_cast<std::size_t>(ContributionBytes(kRows)), kPatient);
   const std::vector<int> codes = InProcesses(count, [&](int rank) {
     RankCall& call = ranks.calls[static_cast<std::size_t>(rank)];
     std::vector<float> first;

@@ -43,7 +43,7 @@ RankCall::RankCall(const Problem& problem, const Shard& shard, std::int64_t voca
   upstream = problem.upstream;
   losses.resize(rows, kUnwritten);
   log_z.resize(rows, kUnwritten);
-  contribution = ExchangeMemory(static_cast<std::size_t>(lg_vocab_parallel_contribution_bytes(problem.rows)));
+  contribution = ExchangeMemory(static_cast<std::size_t>(ContributionBytes(problem.rows)));
 
   lg_vocab_parallel_args_init(&args);
   args.group_size = ranks;
@@ -177,10 +177,10 @@ void Ranks::ExpectLikeOracle() const {
 }
 
 lg_shard_header* HeaderIn(ExchangeMemory& gathered, std::int64_t rows, int sender) {
-  return reinterpret_cast<lg_shard_header*>(gathered.data() + sender * lg_vocab_parallel_contribution_bytes(rows));
+  return reinterpret_cast<lg_shard_header*>(gathered.data() + sender * ContributionBytes(rows));
 }
 lg_shard_row* RowIn(ExchangeMemory& gathered, std::int64_t rows, int sender, std::int64_t row) {
-  return reinterpret_cast<lg_shard_row*>(gathered.data() + sender * lg_vocab_parallel_contribution_bytes(rows) + LG_SHARD_HEADER_BYTES) + row;
+  return reinterpret_cast<lg_shard_row*>(gathered.data() + sender * ContributionBytes(rows) + LG_SHARD_HEADER_BYTES) + row;
 }
 
 void TagAgain(ExchangeMemory& gathered, std::int64_t rows, int sender) {

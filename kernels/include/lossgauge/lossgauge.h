@@ -375,7 +375,7 @@ typedef struct lg_vocab_parallel_args {
    * gauge's step: a gauge that is off on one rank must not change a loss.) */
   int64_t step; /* default 0 */
   int64_t micro_batch; /* number of the call in its step; default 0 */
-  int64_t gathered_stride; /* bytes from one contribution to the next in `gathered`, a multiple of 16; 0 = lg_vocab_parallel_contribution_bytes(rows) */
+  int64_t gathered_stride; /* bytes from one contribution to the next in `gathered`, a multiple of 16; 0 = lg_vocab_parallel_contribution_bytes of rows */
   int64_t reserved[8]; /* of members to come, so that `loss` keeps its place; 0 */
   /* logits [rows, columns]: this rank's columns, columns >= 1; grad_logits likewise. Targets count in the whole vocabulary and are, like all options,
    * the same on all ranks. vocab_size is not looked at. A device's tensors: LG_UNIMPLEMENTED for now. */
@@ -383,8 +383,8 @@ typedef struct lg_vocab_parallel_args {
 } lg_vocab_parallel_args;
 
 LG_API void lg_vocab_parallel_args_init(lg_vocab_parallel_args* args);
-/* Bytes of one contribution of `rows` rows; 0 if rows is negative or too large. */
-LG_API int64_t lg_vocab_parallel_contribution_bytes(int64_t rows);
+/* Bytes of a contribution of `rows` rows. */
+LG_API int lg_vocab_parallel_contribution_bytes(int64_t rows, int64_t* bytes);
 /* Writes this rank's contribution. Outputs, upstream and denominator of args are not used. */
 LG_API int lg_vocab_parallel_begin(const lg_vocab_parallel_args* args, void* contribution);
 /* `gathered`: group_size contributions. With the arguments of begin; outputs and upstream may be others. For a later upstream call it once more with kept logits
