@@ -7,6 +7,7 @@ import unittest
 import torch
 import torch.multiprocessing as multiprocessing
 
+import device  # noqa: F401 (default device)
 import lossgauge
 import ring
 
