@@ -1,5 +1,7 @@
 """Whether torch.compile traces the caller, and how a call that no graph can hold steps out of it."""
 
+import sys
+
 try:
     import torch
 except ImportError:  # a gauge can do without
@@ -18,3 +20,13 @@ else:
 
     def is_compiling():
         return False
+
+
+def outside_graphs(function, *arguments, **options):
+    """function(...), which the compiler must not trace: the graph breaks there."""
+    # A frame in which the compiler finds nothing for a graph runs as it stands, where is_compiling() is false; those that it calls would be traced again.
+    if is_compiling() or "torch._dynamo" in sys.modules:
+        from .graph_breaks import run
+
+        return run(function, *arguments, **options)
+    return function(*arguments, **options)

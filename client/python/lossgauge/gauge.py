@@ -32,13 +32,9 @@ def _outside_graphs(method):
 
     @functools.wraps(method)
     def call(self, *arguments, **options):
-        from .compiling import is_compiling
+        from .compiling import outside_graphs
 
-        if is_compiling():
-            from .outside_graphs import run
-
-            return run(method, self, *arguments, **options)
-        return method(self, *arguments, **options)
+        return outside_graphs(method, self, *arguments, **options)
 
     return call
 

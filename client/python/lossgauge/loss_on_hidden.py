@@ -5,8 +5,8 @@ import ctypes
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import library, tensors
-from .compiling import HAS_OPERATORS, is_compiling
+from . import abi, library, tensors
+from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
 from .loss_on_logits import scale
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
@@ -49,15 +49,13 @@ def linear_cross_entropy(
         logit_softcap=logit_softcap, denominator=denominator, vocab_size=vocab_size, grad_scale=grad_scale, block=block, position_base=position_base)
     limits = (chunk_rows, memory_budget, -1 if most_unmasked is None else most_unmasked)
     hidden, weight, bias = autocast(hidden, weight, bias)
-    if is_compiling():
-        if HAS_OPERATORS:
+    if HAS_OPERATORS:
+        if is_compiling():
             from . import graph_ops
 
             return graph_ops.linear_cross_entropy(hidden, weight, labels, bias, gauge, shift, limits, options)
-        from .outside_graphs import run
-
-        return run(_linear_cross_entropy, hidden, weight, labels, bias, gauge, shift, limits, options)
-    return _linear_cross_entropy(hidden, weight, labels, bias, gauge, shift, limits, options)
+        return _linear_cross_entropy(hidden, weight, labels, bias, gauge, shift, limits, options)
+    return outside_graphs(_linear_cross_entropy, hidden, weight, labels, bias, gauge, shift, limits, options)
 
 
 def _linear_cross_entropy(hidden, weight, labels, bias, gauge, shift, limits, options):
@@ -138,7 +136,7 @@ class LinearCall:
         args.chunk_rows, args.memory_budget, args.most_unmasked_rows = self.limits
         args.grad_hidden, args.grad_weight, args.grad_bias = (tensors.pointer(t) for t in gradients)
         args.head_grad_dtype = tensors.FLOATS[head.dtype]
-        return args, alive + [rows, head, flat_bias]
+        return args, alive + [rows, head, flat_bias, _workspace(args, rows.device)]
 
     def new_gradients(self, hidden, weight, bias):
         """Memory for the gradients that are wanted, in their tensors' dtypes."""
@@ -160,6 +158,17 @@ class LinearCall:
         library.call("linear_cross_entropy_backward", ctypes.byref(args))
         del alive
         return gradients
+
+
+def _workspace(args, device):
+    """Memory of torch's for a call on a device: counted with the rest, and there in a captured graph."""
+    if device.type != "cuda":
+        return None
+    plan = abi.LinearPlan(struct_size=ctypes.sizeof(abi.LinearPlan))
+    library.call("linear_cross_entropy_plan", ctypes.byref(args), ctypes.byref(plan))
+    memory = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
+    args.workspace, args.workspace_bytes = memory.data_ptr(), plan.workspace_bytes
+    return memory
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -6,7 +6,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import library, tensors
-from .compiling import HAS_OPERATORS, is_compiling
+from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
 from .errors import FailedPrecondition
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
@@ -53,15 +53,13 @@ def cross_entropy(
     options = dict(
         ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
         logit_softcap=logit_softcap, denominator=denominator, vocab_size=vocab_size, grad_scale=grad_scale, block=block, position_base=position_base)
-    if is_compiling():
-        if HAS_OPERATORS and not inplace:
+    if HAS_OPERATORS and not inplace:
+        if is_compiling():
             from . import graph_ops
 
             return graph_ops.cross_entropy(logits, labels, gauge, shift, options)
-        from .outside_graphs import run
-
-        return run(_cross_entropy, logits, labels, gauge, shift, inplace, options)
-    return _cross_entropy(logits, labels, gauge, shift, inplace, options)
+        return _cross_entropy(logits, labels, gauge, shift, False, options)
+    return outside_graphs(_cross_entropy, logits, labels, gauge, shift, inplace, options)
 
 
 def _cross_entropy(logits, labels, gauge, shift, inplace, options):
@@ -96,11 +94,7 @@ def observe_logits(logits, labels, *, gauge, ignore_index=-100, logit_scale=1.0,
     """Reads `logits` once for their signals, beside a loss that something else computes. No loss, no gradient; arguments as in cross_entropy."""
     options = dict(ignore_index=ignore_index, logit_scale=logit_scale, logit_softcap=logit_softcap, vocab_size=vocab_size, block=block,
                    position_base=position_base, reduction="sum")
-    if is_compiling():
-        from .outside_graphs import run
-
-        return run(_observe_logits, logits, labels, gauge, shift, options)
-    return _observe_logits(logits, labels, gauge, shift, options)
+    outside_graphs(_observe_logits, logits, labels, gauge, shift, options)
 
 
 def _observe_logits(logits, labels, gauge, shift, options):
