@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lossgauge
 import oracle
+from device import DEVICE
 
 
 def right_gradient(logits, labels, factor=1.0, reduction="mean"):
@@ -154,7 +155,7 @@ class Autograd(unittest.TestCase):
 
     def test_autocast(self):
         hidden, head = torch.randn(6, 8), torch.randn(17, 8, requires_grad=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             logits = torch.nn.functional.linear(hidden, head)
             self.assertEqual(torch.bfloat16, logits.dtype)
             loss = lossgauge.cross_entropy(logits, self.labels)

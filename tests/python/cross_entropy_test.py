@@ -6,6 +6,7 @@ import unittest
 
 import torch
 
+import device  # noqa: F401 (default device)
 import lossgauge
 import oracle
 

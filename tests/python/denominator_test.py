@@ -6,7 +6,9 @@ import unittest
 
 import torch
 import torch.multiprocessing as multiprocessing
+from torch.utils.checkpoint import checkpoint
 
+import device  # noqa: F401 (default device)
 import lossgauge
 import ring
 
@@ -70,6 +72,15 @@ class OneRank(unittest.TestCase):
         torch.testing.assert_close(weight.grad.double(), self.right, rtol=1e-5, atol=1e-7)
         self.gauge.step()
         self.assertEqual(7.0, ring.records(self.gauge)[0]["denominator_max"])
+
+    def test_a_checkpointed_loss_divides_by_the_step_too(self):
+        for reentrant in (True, False):
+            weight = head()
+            self.gauge.accumulate([labels for _, labels in self.micro])
+            for hidden, labels in self.micro:
+                checkpoint(lambda w, hidden=hidden, labels=labels: self.gauge.cross_entropy(hidden @ w.t(), labels), weight, use_reentrant=reentrant).backward()
+            torch.testing.assert_close(weight.grad.double(), self.right, rtol=1e-5, atol=1e-7)
+            self.gauge.step()
 
     def test_the_mean_of_means_is_something_else(self):
         weight = head()

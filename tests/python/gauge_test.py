@@ -10,6 +10,7 @@ import unittest
 
 import torch
 
+import device  # noqa: F401 (default device)
 import lossgauge
 import ring
 
@@ -142,11 +143,12 @@ class Gauge(unittest.TestCase):
     def test_a_forked_child_counts_nothing_and_ends_nothing(self):
         gauge = self.open()
         gauge.cross_entropy(self.logits, self.labels)
+        logits, labels = self.logits.cpu(), self.labels.cpu()  # CUDA does not work in a forked child
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                loss = gauge.cross_entropy(self.logits, self.labels)
+                loss = gauge.cross_entropy(logits, labels)
                 code = 0 if torch.isfinite(loss) else 2
             finally:
                 os._exit(code)

@@ -9,6 +9,7 @@ import torch
 
 import lossgauge
 import ring
+from device import DEVICE
 from lossgauge.integrations import huggingface, lightning
 
 COLUMNS = 9
@@ -65,7 +66,7 @@ class Trainer:
         self.tell("on_train_begin")
         stream = batches(steps * self.accumulate)
         for _ in range(steps):
-            samples, items = self.get_batch_samples(stream, self.accumulate, torch.device("cpu"))
+            samples, items = self.get_batch_samples(stream, self.accumulate, torch.device(DEVICE))
             for batch in samples:
                 self.compute_loss(batch, items).backward()
             self.gradients.append(self.model.weight.grad.clone())

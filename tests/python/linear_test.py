@@ -7,6 +7,7 @@ import torch
 
 import lossgauge
 import oracle
+from device import DEVICE
 
 
 def parts(dtype=torch.float32, rows=(3, 7), width=12, columns=37, bias=True):
@@ -78,7 +79,7 @@ class LinearCrossEntropy(unittest.TestCase):
     def test_autocast_takes_its_dtype(self):
         hidden, weight, bias, labels = parts()
         hidden.requires_grad_()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             loss = lossgauge.linear_cross_entropy(hidden, weight, labels, bias)
         loss.backward()
         self.assertEqual(torch.float32, hidden.grad.dtype)

@@ -5,6 +5,7 @@ import unittest
 
 import torch
 
+import device  # noqa: F401 (default device)
 import lossgauge
 
 
@@ -56,14 +57,23 @@ class PackLabels(unittest.TestCase):
             prompts = [random.randrange(0, 8) for _ in range(documents)] if random.random() < 0.7 else None
             self.compare([random.randrange(0, 5) for _ in range(total)], ends, prompts, random.choice([None, 0]))
 
-    def test_bad_lengths_are_named(self):
-        tokens = torch.arange(5)
-        for name, arguments in (("cu_seqlens", (tokens, torch.tensor([1, 5]))), ("cu_seqlens", (tokens, torch.tensor([0, 3, 2]))), ("cu_seqlens", (tokens, torch.tensor([0, 6]))),
-                                ("cu_seqlens", (tokens, torch.tensor([], dtype=torch.int64))), ("prompt_lengths", (tokens, torch.tensor([0, 5]), torch.tensor([1, 2]))),
-                                ("prompt_lengths", (tokens, torch.tensor([0, 5]), torch.tensor([-1]))), ("tokens", (tokens.float(), torch.tensor([0, 5]))),
-                                ("tokens", (tokens.view(1, 5), torch.tensor([0, 5])))):
-            with self.subTest(name=name, arguments=arguments), self.assertRaisesRegex(ValueError, name):
-                lossgauge.pack_labels(*arguments)
+    def refuse(self, name, *arguments):
+        with self.subTest(name=name, arguments=arguments), self.assertRaisesRegex(ValueError, name):
+            lossgauge.pack_labels(*arguments)
+
+    def test_bad_shapes_and_types_are_named(self):
+        tokens, whole = torch.arange(5), torch.tensor([0, 5])
+        self.refuse("cu_seqlens", tokens, torch.tensor([], dtype=torch.int64))
+        self.refuse("cu_seqlens", tokens, whole.float())
+        self.refuse("prompt_lengths", tokens, whole, torch.tensor([1, 2]))
+        self.refuse("tokens", tokens.float(), whole)
+        self.refuse("tokens", tokens.view(1, 5), whole)
+        self.refuse("cu_seqlens", tokens, whole.to("meta"))
+
+    def test_bad_lengths_are_named_where_the_host_can_read_them(self):
+        tokens = torch.arange(5, device="cpu")
+        for name, lengths in (("cu_seqlens", ([1, 5],)), ("cu_seqlens", ([0, 3, 2],)), ("cu_seqlens", ([0, 6],)), ("prompt_lengths", ([0, 5], [-1]))):
+            self.refuse(name, tokens, *(torch.tensor(given, device="cpu") for given in lengths))
 
 
 if __name__ == "__main__":

@@ -162,6 +162,16 @@ class LinearCrossEntropyArgs(c.Structure):
     ]
 
 
+class LinearPlan(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("chunk_rows", c.c_int64),
+        ("chunks", c.c_int64),
+        ("workspace_bytes", c.c_int64),
+        ("logits_bytes", c.c_int64),
+    ]
+
+
 # C name of each structure.
 STRUCTURES = {
     "lg_axis_option": Axis,
@@ -172,6 +182,7 @@ STRUCTURES = {
     "lg_cross_entropy_args": CrossEntropyArgs,
     "lg_scale_gradient_args": ScaleGradientArgs,
     "lg_linear_cross_entropy_args": LinearCrossEntropyArgs,
+    "lg_linear_plan": LinearPlan,
 }
 
 _P = c.POINTER
@@ -199,6 +210,7 @@ FUNCTIONS = {
     "lg_observe_logits": [_P(CrossEntropyArgs)],
     "lg_linear_cross_entropy": [_P(LinearCrossEntropyArgs)],
     "lg_linear_cross_entropy_backward": [_P(LinearCrossEntropyArgs)],
+    "lg_linear_cross_entropy_plan": [_P(LinearCrossEntropyArgs), _P(LinearPlan)],
     "lg_linear_cross_entropy_prepare": [_P(LinearCrossEntropyArgs)],
 }
 INITIALISERS = {

@@ -53,20 +53,15 @@ class Denominator:
         self._of_step = self._divisor(counted, group)
         return self._of_step
 
-    def complete(self, labels, options, vocab_size):
-        """Completes the options of a loss call of the gauge."""
-        import torch
+    def complete(self, options):
+        """Gives a loss call of the gauge that names no denominator the step's, if there is one."""
+        if options.denominator is None and options.reduction == "mean" and options.in_step:
+            options.denominator = self._of_step
 
-        from .options import shifted
-
-        reduction = options.get("reduction", "mean")
-        if reduction == "mean" and options.get("denominator") is None and self._of_step is not None and options.get("block") in (None, 0):
-            options["denominator"] = self._of_step
-        elif reduction == "sum" and torch.is_grad_enabled():
-            ignore_index = options.get("ignore_index", -100)
-            scored = shifted(labels, ignore_index) if options.get("shift") else labels
-            counted = count_unmasked(scored, ignore_index, vocab_size)
-            self._counted = counted if self._counted is None else self._counted + counted
+    def count(self, labels, ignore_index, vocab_size):
+        """Labels of a loss call that returns a sum, for scale_gradients."""
+        counted = count_unmasked(labels, ignore_index, vocab_size)
+        self._counted = counted if self._counted is None else self._counted + counted
 
     def scale_gradients(self, parameters, group):
         import torch

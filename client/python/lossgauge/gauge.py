@@ -1,6 +1,8 @@
 """The telemetry handle of one rank: what two lines of a training script hold."""
 
 import ctypes
+import functools
+import itertools
 import os
 import sys
 import weakref
@@ -14,6 +16,27 @@ from .verdict import VerdictPoll
 
 def _bytes(text):
     return None if text is None else os.fspath(text).encode() if not isinstance(text, str) else text.encode()
+
+
+_numbers = itertools.count(1)
+_by_graph_name = weakref.WeakValueDictionary()
+
+
+def gauge_named(graph_name):
+    """The gauge that a compiled graph knows by this name; None: none, or one that is gone."""
+    return _by_graph_name.get(graph_name)
+
+
+def _outside_graphs(method):
+    """A method that torch.compile does not trace: the graph breaks there."""
+
+    @functools.wraps(method)
+    def call(self, *arguments, **options):
+        from .compiling import outside_graphs
+
+        return outside_graphs(method, self, *arguments, **options)
+
+    return call
 
 
 class GaugeState:
@@ -107,6 +130,8 @@ class Gauge:
         self.vocab_size = vocab_size
         self.gradient_reduction = gradient_reduction
         self._denominator = Denominator(self)
+        self.graph_name = "gauge-{}".format(next(_numbers))
+        _by_graph_name[self.graph_name] = self
         self._verdict = VerdictPoll(run or os.environ.get("LOSSGAUGE_RUN"), sidecar)
         self._finalizer = weakref.finalize(self, _end, handle, os.getpid())
 
@@ -116,22 +141,21 @@ class Gauge:
         """lossgauge.cross_entropy, counted. After `accumulate` its denominator is the one of the whole step unless another is given."""
         from .loss_on_logits import cross_entropy
 
-        return cross_entropy(logits, labels, gauge=self, **self._completed(labels, options, logits.shape[-1]))
+        return cross_entropy(logits, labels, gauge=self, **options)
 
     def linear_cross_entropy(self, hidden, weight, labels, bias=None, **options):
         """lossgauge.linear_cross_entropy, counted. After `accumulate` its denominator is the one of the whole step unless another is given."""
         from .loss_on_hidden import linear_cross_entropy
 
-        return linear_cross_entropy(hidden, weight, labels, bias, gauge=self, **self._completed(labels, options, weight.shape[0]))
+        return linear_cross_entropy(hidden, weight, labels, bias, gauge=self, **options)
 
     def observe_logits(self, logits, labels, **options):
         """Reads logits once for their signals, beside a loss of another library (lossgauge.observe_logits)."""
         from .loss_on_logits import observe_logits
 
-        options = self._completed(labels, dict(options, reduction="none"), logits.shape[-1])
-        del options["reduction"]
         observe_logits(logits, labels, gauge=self, **options)
 
+    @_outside_graphs
     def observe(self, loss_sum, tokens, *, positions=None, nonfinite_rows=0, denominator=0.0, grad_norm=None, block=None):
         """Adds a loss that was computed elsewhere: `loss_sum` in nats over `tokens` unmasked tokens, of `positions` seen (None: as many).
 
@@ -152,6 +176,7 @@ class Gauge:
 
     # ---- denominator over micro-batches and ranks ------------------------------------------------------------------------------------------------------
 
+    @_outside_graphs
     def accumulate(self, labels, *, ignore_index=-100, shift=False, group=None):
         """Counts the unmasked labels of all micro-batches of the coming step, over the data-parallel ranks of `group` (None: the default process group, if
         there is one), and returns the step's denominator as a one-element tensor: what every micro-batch must divide by so that their gradients add up to
@@ -160,6 +185,7 @@ class Gauge:
         self._check_open()
         return self._denominator.accumulate(labels, ignore_index, shift, group)
 
+    @_outside_graphs
     def scale_gradients(self, parameters, *, group=None):
         """For micro-batches with reduction="sum": divides the gradients by the unmasked tokens of the step's loss calls, over the data-parallel ranks of
         `group`. Honours gradient_reduction. One all-reduce; the host waits for nothing."""
@@ -168,6 +194,7 @@ class Gauge:
 
     # ---- the step ------------------------------------------------------------------------------------------------------------------------------------
 
+    @_outside_graphs
     def step(self, *, grad_norm=None, lr=None, denominator=None, loss=None, step=None):
         """Ends the step: publishes one record and never waits. Numbers, or one-element tensors, which are read where they are.
 
@@ -195,24 +222,29 @@ class Gauge:
             raise errors.InvalidArgument("phase: expected one of {}, got {!r}".format(", ".join(sorted(abi.PHASES)), name))
         return _Phase(self, abi.PHASES[name])
 
+    @_outside_graphs
     def checkpoint_saved(self, step, path=""):
         self._check_open()
         library.call("gauge_checkpoint_saved", self._handle, step, _bytes(path))
 
+    @_outside_graphs
     def resume(self, step, path=None):
         """The job goes on after `step`; the next record is of step + 1."""
         self._check_open()
         library.call("gauge_resume", self._handle, step, _bytes(path))
 
+    @_outside_graphs
     def evaluation(self, step, loss, tokens):
         """Result of an evaluation: mean loss in nats over `tokens`."""
         self._check_open()
         library.call("gauge_evaluation", self._handle, step, _host_number("loss", loss), tokens)
 
+    @_outside_graphs
     def note(self, step, text):
         self._check_open()
         library.call("gauge_note", self._handle, step, _bytes(text))
 
+    @_outside_graphs
     def verdict(self):
         """What the sidecar last said of this run, without waiting for it: see lossgauge.Verdict. The first call starts a thread that asks every few
         seconds; until it has an answer, the action is "unknown"."""
@@ -220,6 +252,7 @@ class Gauge:
 
     # ---- life ------------------------------------------------------------------------------------------------------------------------------------------
 
+    @_outside_graphs
     def state(self):
         """What the library says of itself (GaugeState)."""
         self._check_open()
@@ -252,16 +285,20 @@ class Gauge:
         else:
             self.abandon("{}: {}".format(kind.__name__, value)[:200])
 
-    def _completed(self, labels, options, columns):
-        """Options of a loss call with what the step knows: its denominator, and where in the step the call's positions begin."""
+    def complete(self, options, labels, columns, wants_gradient):
+        """Gives a loss call (LossOptions) what the step knows: its denominator, and where in the step the call's positions begin."""
         self._check_open()
-        if in_recomputation():
-            return options
-        self._denominator.complete(labels, options, options.get("vocab_size") or columns)
-        if options.get("block") in (None, 0) and "position_base" not in options:
-            options["position_base"] = self._positions
-            self._positions += labels.numel() if hasattr(labels, "numel") else 0
-        return options
+        self._denominator.complete(options)
+        if in_recomputation():  # divides by the same, and was counted
+            return
+        if options.reduction == "sum" and wants_gradient:
+            self._denominator.count(labels, options.ignore_index, options.vocab_size or columns)
+        if options.position_base is None and options.in_step:
+            options.position_base = self._positions
+            self._positions += labels.numel()
+
+    def complete_denominator(self, options):
+        self._denominator.complete(options)
 
     def _check_open(self):
         if self.closed:

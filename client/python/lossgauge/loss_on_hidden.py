@@ -5,7 +5,8 @@ import ctypes
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import library, tensors
+from . import abi, library, tensors
+from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
 from .loss_on_logits import scale
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
@@ -30,7 +31,7 @@ def linear_cross_entropy(
     shift=False,
     grad_scale=None,
     block=None,
-    position_base=0,
+    position_base=None,
     chunk_rows=0,
     memory_budget=0,
     most_unmasked=None,
@@ -43,7 +44,30 @@ def linear_cross_entropy(
     chunk_rows: rows whose logits are held at once; 0: as memory_budget (bytes; 0: a default that keeps the products at full speed) allows.
     most_unmasked: upper bound of unmasked labels, if known; on a CUDA device chunks beyond it need not run.
     """
-    hidden, weight, bias = _autocast(hidden, weight, bias)
+    options = dict(
+        ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
+        logit_softcap=logit_softcap, denominator=denominator, vocab_size=vocab_size, grad_scale=grad_scale, block=block, position_base=position_base)
+    limits = (chunk_rows, memory_budget, -1 if most_unmasked is None else most_unmasked)
+    hidden, weight, bias = autocast(hidden, weight, bias)
+    if HAS_OPERATORS:
+        if is_compiling():
+            from . import graph_ops
+
+            return graph_ops.linear_cross_entropy(hidden, weight, labels, bias, gauge, shift, limits, options)
+        return _linear_cross_entropy(hidden, weight, labels, bias, gauge, shift, limits, options)
+    return outside_graphs(_linear_cross_entropy, hidden, weight, labels, bias, gauge, shift, limits, options)
+
+
+def _linear_cross_entropy(hidden, weight, labels, bias, gauge, shift, limits, options):
+    enabled = torch.is_grad_enabled()
+    wants = tuple(enabled and getattr(t, "requires_grad", False) for t in (hidden, weight, bias))
+    call, flat_labels, shape = prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants)
+    losses = _LinearCrossEntropy.apply(hidden, weight, bias, flat_labels, call)
+    return losses.view(shape) if call.options.per_token else losses
+
+
+def prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants):
+    """Checks the arguments of a loss call. Its LinearCall, its labels in one dimension, and the shape of its labels."""
     tensors.check_floats("hidden", hidden)
     tensors.check_floats("weight", weight, dims=2)
     expect(hidden.dim() >= 1, "hidden", "at least one dimension", tensors.kind(hidden))
@@ -56,78 +80,103 @@ def linear_cross_entropy(
         expect(bias.dtype == hidden.dtype, "bias", str(hidden.dtype), tensors.kind(bias))
         tensors.check_same_device("bias", bias, hidden.device, "hidden")
     if shift:
-        labels = shifted(labels, ignore_index)
+        labels = shifted(labels, options["ignore_index"])
     flat_labels = check_labels(labels, hidden.shape[:-1], hidden.device, "hidden")
-    options = LossOptions(
-        ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
-        logit_softcap=logit_softcap, denominator=denominator, grad_scale=grad_scale, block=block, position_base=position_base, vocab_size=vocab_size,
-        columns=weight.shape[0])
-    call = _Call(options, None if in_recomputation() else gauge, chunk_rows, memory_budget, -1 if most_unmasked is None else most_unmasked)
-    enabled = torch.is_grad_enabled()
-    call.wants = tuple(enabled and t is not None and t.requires_grad for t in (hidden, weight, bias))
-    losses = _LinearCrossEntropy.apply(hidden, weight, bias, flat_labels, call)
-    return losses.view(labels.shape) if reduction == "none" else losses
+    options = LossOptions(columns=weight.shape[0], **options)
+    if gauge is not None:
+        gauge.complete(options, flat_labels, weight.shape[0], any(wants))
+    return LinearCall(options, None if in_recomputation() else gauge, limits, wants), flat_labels, labels.shape
 
 
-def _autocast(*given):
-    device = next((t.device.type for t in given if isinstance(t, torch.Tensor)), "cpu")
-    dtype = _autocast_dtype(device)
-    if dtype is None:
-        return given
-    return tuple(t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in given)
+_HAS_AUTOCAST_DTYPE = hasattr(torch, "get_autocast_dtype")  # from torch 2.4 on one question for all kinds of devices
+
+
+def autocast(hidden, weight, bias):
+    """Hidden states, head and bias as torch's linear would take them."""
+    if not isinstance(hidden, torch.Tensor):
+        return hidden, weight, bias
+    dtype = _autocast_dtype(hidden.device.type)
+    return _cast(hidden, dtype), _cast(weight, dtype), _cast(bias, dtype)
+
+
+def _cast(tensor, dtype):
+    return tensor.to(dtype) if dtype is not None and isinstance(tensor, torch.Tensor) and tensor.is_floating_point() else tensor
 
 
 def _autocast_dtype(device):
     """The dtype of autocast on a kind of device, None where it is off."""
-    if hasattr(torch, "get_autocast_dtype"):  # from torch 2.4 on one question for all kinds
+    if _HAS_AUTOCAST_DTYPE:
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     if device == "cuda":
         return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
     return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
 
 
-class _Call:
-    """What a call needs besides its tensors."""
+class LinearCall:
+    """What a call needs besides its tensors. limits: chunk_rows, memory_budget, most_unmasked_rows. wants: gradients of hidden, weight and bias."""
 
-    def __init__(self, options, gauge, chunk_rows, memory_budget, most_unmasked):
-        self.options, self.gauge = options, gauge
-        self.chunk_rows, self.memory_budget, self.most_unmasked = chunk_rows, memory_budget, most_unmasked
-        self.wants = (False, False, False)
+    def __init__(self, options, gauge, limits, wants):
+        self.options, self.gauge, self.limits, self.wants = options, gauge, limits, wants
 
-    def args(self, hidden, weight, bias, labels, gauge=True):
+    def at_once(self, dtype):
+        """As in cross_entropy: not before their factors are known where there is one per token, and not in fp16 before the loss scale."""
+        return any(self.wants) and not self.options.per_token and dtype != torch.float16
+
+    def args(self, hidden, weight, bias, labels, gradients, gauge=True):
+        rows, head = tensors.as_rows(hidden), tensors.as_rows(weight)
+        flat_bias = None if bias is None else bias.contiguous()
         args = library.new("linear_cross_entropy_args")
-        alive = self.options.fill(args.loss, labels, hidden.device, self.gauge if gauge else None)
-        args.hidden, args.dtype = tensors.pointer(hidden), tensors.FLOATS[hidden.dtype]
-        args.rows, args.width = hidden.shape
-        args.hidden_stride = tensors.row_stride(hidden)
-        args.weight, args.columns = tensors.pointer(weight), weight.shape[0]
-        args.weight_stride = tensors.row_stride(weight)
-        args.bias = tensors.pointer(bias)
-        args.chunk_rows, args.memory_budget, args.most_unmasked_rows = self.chunk_rows, self.memory_budget, self.most_unmasked
-        return args, alive
+        alive = self.options.fill(args.loss, labels, rows.device, self.gauge if gauge else None)
+        args.hidden, args.dtype = tensors.pointer(rows), tensors.FLOATS[rows.dtype]
+        args.rows, args.width = rows.shape
+        args.hidden_stride = tensors.row_stride(rows)
+        args.weight, args.columns = tensors.pointer(head), head.shape[0]
+        args.weight_stride = tensors.row_stride(head)
+        args.bias = tensors.pointer(flat_bias)
+        args.chunk_rows, args.memory_budget, args.most_unmasked_rows = self.limits
+        args.grad_hidden, args.grad_weight, args.grad_bias = (tensors.pointer(t) for t in gradients)
+        args.head_grad_dtype = tensors.FLOATS[head.dtype]
+        return args, alive + [rows, head, flat_bias, _workspace(args, rows.device)]
 
-    def gradients(self, args, hidden, weight, bias):
-        """New gradients of what is wanted, in their tensors' dtypes, and entered into `args`."""
-        made = [torch.empty(t.shape, dtype=t.dtype, device=t.device) if wanted else None for wanted, t in zip(self.wants, (hidden, weight, bias))]
-        args.grad_hidden, args.grad_weight, args.grad_bias = (tensors.pointer(t) for t in made)
-        args.head_grad_dtype = tensors.FLOATS[weight.dtype]
-        return made
+    def new_gradients(self, hidden, weight, bias):
+        """Memory for the gradients that are wanted, in their tensors' dtypes."""
+        return [torch.empty(t.shape, dtype=t.dtype, device=t.device) if wanted else None for wanted, t in zip(self.wants, (hidden, weight, bias))]
+
+    def loss(self, hidden, weight, bias, labels, gradients):
+        """The loss, or the losses of the rows; with it the gradients at upstream 1 into those of `gradients` that are not None."""
+        args, alive = self.args(hidden, weight, bias, labels, gradients)
+        losses = self.options.losses(args.loss, args.rows, hidden.device)
+        library.call("linear_cross_entropy", ctypes.byref(args))
+        del alive
+        return losses
+
+    def gradient(self, hidden, weight, bias, labels, upstream):
+        """The gradients at `upstream`, from the hidden states."""
+        gradients = self.new_gradients(hidden, weight, bias)
+        args, alive = self.args(hidden, weight, bias, labels, gradients, gauge=False)
+        alive.append(set_upstream(args.loss, upstream))
+        library.call("linear_cross_entropy_backward", ctypes.byref(args))
+        del alive
+        return gradients
+
+
+def _workspace(args, device):
+    """Memory of torch's for a call on a device: counted with the rest, and there in a captured graph."""
+    if device.type != "cuda":
+        return None
+    plan = abi.LinearPlan(struct_size=ctypes.sizeof(abi.LinearPlan))
+    library.call("linear_cross_entropy_plan", ctypes.byref(args), ctypes.byref(plan))
+    memory = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
+    args.workspace, args.workspace_bytes = memory.data_ptr(), plan.workspace_bytes
+    return memory
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, labels, call):
-        rows, head = tensors.as_rows(hidden), tensors.as_rows(weight)
-        flat_bias = None if bias is None else bias.contiguous()
-        args, alive = call.args(rows, head, flat_bias, labels)
-        losses = call.options.losses(args.loss, rows.shape[0], rows.device)
-        # As in cross_entropy: not before their factors are known where there is one per token, and not in fp16 before the loss scale.
-        ctx.gradients = None
-        if any(call.wants) and not call.options.per_token and rows.dtype != torch.float16:
-            ctx.gradients = call.gradients(args, rows, head, flat_bias)
-        library.call("linear_cross_entropy", ctypes.byref(args))
-        del alive
-        ctx.call, ctx.shape = call, hidden.shape
+        ctx.gradients = call.new_gradients(hidden, weight, bias) if call.at_once(hidden.dtype) else None
+        losses = call.loss(hidden, weight, bias, labels, ctx.gradients or (None, None, None))
+        ctx.call = call
         if any(call.wants):
             ctx.save_for_backward(hidden, weight, bias, labels)
         return losses
@@ -141,16 +190,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # Handed out once: autograd may add to them, so that a second pass starts from the hidden states.
             for gradient in gradients:
                 if gradient is not None:
-                    scale(gradient if gradient.dim() == 2 else gradient.view(1, -1), upstream)
+                    scale(gradient, upstream)
         else:
-            call = ctx.call
             hidden, weight, bias, labels = ctx.saved_tensors
-            rows, head = tensors.as_rows(hidden), tensors.as_rows(weight)
-            flat_bias = None if bias is None else bias.contiguous()
-            args, alive = call.args(rows, head, flat_bias, labels, gauge=False)
-            alive.append(set_upstream(args.loss, upstream))
-            gradients = call.gradients(args, rows, head, flat_bias)
-            library.call("linear_cross_entropy_backward", ctypes.byref(args))
-            del alive
-        of_hidden = None if gradients[0] is None else gradients[0].view(ctx.shape)
-        return of_hidden, gradients[1], gradients[2], None, None
+            gradients = ctx.call.gradient(hidden, weight, bias, labels, upstream)
+        return gradients[0], gradients[1], gradients[2], None, None

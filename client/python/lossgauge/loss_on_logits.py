@@ -6,6 +6,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import library, tensors
+from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
 from .errors import FailedPrecondition
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
@@ -29,7 +30,7 @@ def cross_entropy(
     inplace=False,
     grad_scale=None,
     block=None,
-    position_base=0,
+    position_base=None,
 ):
     """Cross-entropy of `logits` [..., V] (fp32, bf16 or fp16) against `labels` [...] (token numbers), in nats.
 
@@ -37,28 +38,34 @@ def cross_entropy(
     unmasked label has loss 0. Returns a scalar, or losses [...] with reduction="none".
 
     z_loss: weight of log(Z)^2 in the loss. logit_scale, logit_softcap: z = softcap * tanh(scale * logits / softcap).
-    denominator: tokens to divide by (a number, or a one-element tensor, which is read on the device) instead of this call's unmasked labels.
+    denominator: tokens to divide by (a number, or a one-element tensor, which is read on the device); None: what gauge.accumulate counted for the step, else
+        this call's unmasked labels.
     vocab_size: real columns; the ones behind are padding and get gradient 0.
     shift: logits at t are scored against the label at t + 1 of the last label dimension, without a copy of the logits.
     inplace: the gradient takes the logits' memory. `logits` is empty afterwards, so that what still reads them fails instead of reading a gradient, and
-        one backward pass is all there is.
+        one backward pass is all there is. Under torch.compile the graph breaks there.
     grad_scale: one-element tensor folded into the gradient before it is rounded (the scale of an AMP scaler that scales the loss elsewhere).
     block: counter block of the gauge; None: "train", or "eval" during evaluation and warm-up.
-    position_base: position in the step of the first label, for worst_row.
+    position_base: position in the step of the first label, for worst_row; None: behind the gauge's last call.
 
     Raises InvalidArgument (a ValueError) that names the argument, what was expected and what was got.
     """
-    tensors.check_floats("logits", logits)
-    expect(logits.dim() >= 1, "logits", "at least one dimension", tensors.kind(logits))
-    if shift:
-        labels = shifted(labels, ignore_index)
-    flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
-    options = LossOptions(
+    options = dict(
         ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
-        logit_softcap=logit_softcap, denominator=denominator, grad_scale=grad_scale, block=block, position_base=position_base, vocab_size=vocab_size,
-        columns=logits.shape[-1])
-    wants_gradient = torch.is_grad_enabled() and logits.requires_grad
-    call = _Call(options, None if in_recomputation() else gauge, wants_gradient, inplace and wants_gradient)
+        logit_softcap=logit_softcap, denominator=denominator, vocab_size=vocab_size, grad_scale=grad_scale, block=block, position_base=position_base)
+    if HAS_OPERATORS and not inplace:
+        if is_compiling():
+            from . import graph_ops
+
+            return graph_ops.cross_entropy(logits, labels, gauge, shift, options)
+        return _cross_entropy(logits, labels, gauge, shift, False, options)
+    return outside_graphs(_cross_entropy, logits, labels, gauge, shift, inplace, options)
+
+
+def _cross_entropy(logits, labels, gauge, shift, inplace, options):
+    wants_gradient = torch.is_grad_enabled() and getattr(logits, "requires_grad", False)
+    call, flat_labels, shape = prepare(logits, labels, gauge, shift, options, wants_gradient)
+    call.inplace = inplace and call.wants_gradient
     if call.inplace:
         _check_inplace(logits)
     losses = _CrossEntropy.apply(logits, flat_labels, call)
@@ -66,43 +73,79 @@ def cross_entropy(
         # Whoever saved the logits for a backward pass finds another version; who holds them finds nothing.
         logits.detach().view(-1)[:0].zero_()
         logits.data = logits.new_empty(0)
-    return losses.view(labels.shape) if reduction == "none" else losses
+    return losses.view(shape) if call.options.per_token else losses
+
+
+def prepare(logits, labels, gauge, shift, options, wants_gradient):
+    """Checks the arguments of a loss call. Its Call, its labels in one dimension, and the shape of its labels."""
+    tensors.check_floats("logits", logits)
+    expect(logits.dim() >= 1, "logits", "at least one dimension", tensors.kind(logits))
+    if shift:
+        labels = shifted(labels, options["ignore_index"])
+    flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
+    options = LossOptions(columns=logits.shape[-1], **options)
+    if gauge is not None:
+        gauge.complete(options, flat_labels, logits.shape[-1], wants_gradient)
+    return Call(options, None if in_recomputation() else gauge, wants_gradient), flat_labels, labels.shape
 
 
 def observe_logits(logits, labels, *, gauge, ignore_index=-100, logit_scale=1.0, logit_softcap=None, vocab_size=None, shift=False, block=None,
-                   position_base=0):
+                   position_base=None):
     """Reads `logits` once for their signals, beside a loss that something else computes. No loss, no gradient; arguments as in cross_entropy."""
-    tensors.check_floats("logits", logits)
-    if shift:
-        labels = shifted(labels, ignore_index)
-    flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
-    options = LossOptions(ignore_index=ignore_index, logit_scale=logit_scale, logit_softcap=logit_softcap, block=block, position_base=position_base,
-                          vocab_size=vocab_size, columns=logits.shape[-1])
-    if in_recomputation():
+    options = dict(ignore_index=ignore_index, logit_scale=logit_scale, logit_softcap=logit_softcap, vocab_size=vocab_size, block=block,
+                   position_base=position_base, reduction="sum")
+    outside_graphs(_observe_logits, logits, labels, gauge, shift, options)
+
+
+def _observe_logits(logits, labels, gauge, shift, options):
+    call, flat_labels, _ = prepare(logits, labels, gauge, shift, options, False)
+    if call.gauge is None:
         return
-    call = _Call(options, gauge, False, False)
     args, alive = call.args(tensors.as_rows(logits.detach()), flat_labels)
     library.call("observe_logits", ctypes.byref(args))
     del alive
 
 
-class _Call:
+class Call:
     """What a call needs besides its tensors."""
 
-    def __init__(self, options, gauge, wants_gradient, inplace):
+    def __init__(self, options, gauge, wants_gradient):
         self.options = options
         self.gauge = gauge
         self.wants_gradient = wants_gradient
-        self.inplace = inplace
+        self.inplace = False
 
-    def args(self, rows, labels, gauge=True):
+    def at_once(self, dtype):
+        """Whether the gradient comes with the loss: where one factor for all rows follows, which most often is 1. A gradient per token needs its own factors; a gradient in fp16 needs the loss scale
+        before it is rounded, or it has vanished."""
+        return self.wants_gradient and not self.options.per_token and dtype != torch.float16
+
+    def args(self, rows, labels, gradient=None, gauge=True):
         args = library.new("cross_entropy_args")
         alive = self.options.fill(args, labels, rows.device, self.gauge if gauge else None)
         args.logits = tensors.pointer(rows)
         args.logits_dtype = tensors.FLOATS[rows.dtype]
         args.rows, args.columns = rows.shape
         args.row_stride = tensors.row_stride(rows)
+        if gradient is not None:
+            args.grad_logits = tensors.pointer(gradient)
+            args.grad_row_stride = tensors.row_stride(gradient)
         return args, alive + [rows, labels]
+
+    def loss(self, rows, labels, gradient):
+        """The loss, or the losses of the rows; with it the gradient at upstream 1 into `gradient`, unless that is None."""
+        args, alive = self.args(rows, labels, gradient)
+        losses = self.options.losses(args, rows.shape[0], rows.device)
+        library.call("cross_entropy", ctypes.byref(args))
+        del alive
+        return losses
+
+    def gradient(self, rows, labels, upstream, gradient):
+        """The gradient at `upstream` into `gradient`, from the logits."""
+        args, alive = self.args(rows, labels, gradient, gauge=False)
+        alive.append(set_upstream(args, upstream))
+        library.call("cross_entropy_backward", ctypes.byref(args))
+        del alive
 
 
 def _check_inplace(logits):
@@ -116,17 +159,9 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx, logits, labels, call):
         rows = tensors.as_rows(logits)
         gradient = None
-        # At once where one factor for all rows follows, which most often is 1. A gradient per token needs its own factors; a gradient in fp16 needs the loss
-        # scale before it is rounded, or it has vanished.
-        if call.wants_gradient and not call.options.per_token and rows.dtype != torch.float16:
+        if call.at_once(rows.dtype):
             gradient = rows if call.inplace else torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
-        args, alive = call.args(rows, labels)
-        losses = call.options.losses(args, rows.shape[0], rows.device)
-        if gradient is not None:
-            args.grad_logits = tensors.pointer(gradient)
-            args.grad_row_stride = tensors.row_stride(gradient)
-        library.call("cross_entropy", ctypes.byref(args))
-        del alive
+        losses = call.loss(rows, labels, gradient)
         ctx.call, ctx.gradient, ctx.shape = call, gradient, logits.shape
         ctx.rows = rows if call.inplace and gradient is None else None
         ctx.used = False
@@ -155,24 +190,20 @@ class _CrossEntropy(torch.autograd.Function):
             labels, logits = ctx.saved_tensors
             rows = tensors.as_rows(logits)
             gradient = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
-        args, alive = call.args(rows, labels, gauge=False)
-        alive.append(set_upstream(args, upstream))
-        args.grad_logits = tensors.pointer(gradient)
-        args.grad_row_stride = tensors.row_stride(gradient)
-        library.call("cross_entropy_backward", ctypes.byref(args))
-        del alive
+        call.gradient(rows, labels, upstream, gradient)
         return gradient.view(ctx.shape), None, None
 
 
 def scale(gradient, upstream):
-    """gradient [rows, columns] *= upstream (one element), on its stream; 1 leaves every bit."""
+    """A contiguous gradient, or one in rows, *= upstream (one element), on its stream; 1 leaves every bit."""
+    rows = gradient if gradient.dim() == 2 else gradient.view(1, -1)
     args = library.new("scale_gradient_args")
-    args.grad = tensors.pointer(gradient)
-    args.dtype = tensors.FLOATS[gradient.dtype]
-    args.rows, args.columns = gradient.shape
-    args.row_stride = tensors.row_stride(gradient)
+    args.grad = tensors.pointer(rows)
+    args.dtype = tensors.FLOATS[rows.dtype]
+    args.rows, args.columns = rows.shape
+    args.row_stride = tensors.row_stride(rows)
     alive = set_upstream(args, upstream)
-    args.stream = tensors.stream_of(gradient.device)
+    args.stream = tensors.stream_of(rows.device)
     args.threads = tensors.threads()
     library.call("scale_gradient", ctypes.byref(args))
     del alive

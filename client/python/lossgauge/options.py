@@ -34,7 +34,7 @@ class LossOptions:
         self.denominator = denominator
         self.grad_scale = grad_scale
         self.block = -1 if block is None else block
-        self.position_base = position_base
+        self.position_base = position_base  # None: not given
         if vocab_size is not None:
             expect(isinstance(vocab_size, int) and 0 < vocab_size <= columns, "vocab_size", "1 to {}".format(columns), vocab_size)
         self.vocab_size = vocab_size or 0
@@ -49,6 +49,11 @@ class LossOptions:
     @property
     def per_token(self):
         return self.reduction == "none"
+
+    @property
+    def in_step(self):
+        """Whether the call is one of the step's micro-batches, and of no other counter block."""
+        return self.block in (-1, 0)
 
     def fill(self, args, labels, device, gauge=None):
         """Fills `args` (lg_cross_entropy_args). Returns the tensors that must live until the call has been made."""
@@ -74,11 +79,10 @@ class LossOptions:
             alive.append(tensors.scalar_on(self.grad_scale, device, torch.float32))
             args.grad_scale = tensors.pointer(alive[-1])
         args.block = self.block
-        args.position_base = self.position_base
+        args.position_base = self.position_base or 0
         args.stream = tensors.stream_of(device)
         args.threads = tensors.threads()
         return alive
-
 
     def losses(self, args, rows, device):
         """What the call writes: a loss, or one for each row; entered into `args`."""

@@ -68,6 +68,7 @@ def threads():
 
 def scalar_on(value, device, dtype):
     """A number or a one-element tensor as a one-element tensor on `device`, without waiting for the device."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or device.type == "cpu"):
         return value.detach().to(device=device, dtype=dtype).reshape(())
+    # From the host as a kernel's argument: a copy from its pageable memory would wait.
     return torch.full((), float(value), dtype=dtype, device=device)

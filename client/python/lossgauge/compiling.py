@@ -1,0 +1,32 @@
+"""Whether torch.compile traces the caller, and how a call that no graph can hold steps out of it."""
+
+import sys
+
+try:
+    import torch
+except ImportError:  # a gauge can do without
+    torch = None
+
+# From torch 2.4 on losses are operators of their own (graph_ops.py); before that, and for everything else, the graph breaks at the call.
+HAS_OPERATORS = torch is not None and hasattr(torch.library, "custom_op")
+
+if HAS_OPERATORS:
+    is_compiling = torch.compiler.is_compiling
+elif torch is not None and hasattr(torch, "compile"):
+    import torch._dynamo
+
+    is_compiling = torch._dynamo.is_compiling
+else:
+
+    def is_compiling():
+        return False
+
+
+def outside_graphs(function, *arguments, **options):
+    """function(...), which the compiler must not trace: the graph breaks there."""
+    # A frame in which the compiler finds nothing for a graph runs as it stands, where is_compiling() is false; those that it calls would be traced again.
+    if is_compiling() or "torch._dynamo" in sys.modules:
+        from .graph_breaks import run
+
+        return run(function, *arguments, **options)
+    return function(*arguments, **options)
