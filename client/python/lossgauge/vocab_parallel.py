@@ -37,7 +37,7 @@ def vocab_parallel_cross_entropy(
 ):
     """Cross-entropy of logits of which this rank holds the columns `logits` [..., columns]; options as in cross_entropy. The loss has the same bits on all
     ranks of the group, the gradient is of the rank's own columns. All ranks call it in the same order, with the same labels (numbers in the whole vocabulary)
-    and options. One all-gather of 128 + 64 * rows bytes a rank. CPU tensors only so far.
+    and options. One all-gather of 128 + 64 * rows bytes a rank, behind one of a number. CPU tensors only so far.
 
     vocab_size: real columns V over all ranks; None: the gauge's.
     shard_offset: this rank's first column; None: rank * columns, as where all ranks hold equally many. Ranks need not be in the order of their columns.
@@ -85,10 +85,17 @@ class _Group:
         expect(self.index >= 0, "process_group", "a group that this rank is in", "another")
         self.exchange = self._exchanges[self.handle] = self._exchanges.get(self.handle, -1) + 1
 
-    def gather(self, contribution):
-        gathered = torch.empty(self.size, contribution.numel(), dtype=torch.uint8, device=contribution.device)
-        torch.distributed.all_gather(list(gathered.unbind(0)), contribution, group=self.handle)
+    def gather(self, part):
+        """[ranks, ...] of what each rank has, in rank order."""
+        gathered = part.new_empty((self.size,) + part.shape)
+        torch.distributed.all_gather(list(gathered.unbind(0)), part, group=self.handle)
         return gathered
+
+    def check_rows(self, rows):
+        """Contributions of unequal size would end the process inside of gloo: so this comes first, on its own."""
+        rows_of_ranks = self.gather(torch.tensor(rows, device="cpu")).tolist()
+        if len(set(rows_of_ranks)) != 1:
+            raise FailedPrecondition("labels: expected as many tokens on all ranks of the group, got {} (by rank)".format(rows_of_ranks))
 
 
 class _Shard:
@@ -124,6 +131,7 @@ class _ShardCall(Call):
 
     def loss(self, rows, labels, gradient):
         args, alive = self.args(rows, labels, gradient)
+        self.group.check_rows(rows.shape[0])
         size = ctypes.c_int64()
         library.call("vocab_parallel_contribution_bytes", rows.shape[0], ctypes.byref(size))
         contribution = torch.empty(size.value, dtype=torch.uint8, device=rows.device)
