@@ -94,6 +94,7 @@ bool RankCall::Unwritten() const {
 }
 
 void RankCall::Begin() {
+  args.loss.targets = targets.data();  // a test may have put others there
   code = lg_vocab_parallel_begin(&args, contribution.data());
   message = code != LG_OK ? lg_last_error() : "";
 }
