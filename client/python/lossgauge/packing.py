@@ -6,7 +6,7 @@ import torch
 
 from . import library, tensors
 from .compiling import outside_graphs
-from .tensors import expect
+from .tensors import expect_tensor
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -32,13 +32,13 @@ def pack_labels(tokens, cu_seqlens, prompt_lengths=None, pad=None, *, ignore_ind
     """
     arrays = [("tokens", tokens), ("cu_seqlens", cu_seqlens)] + ([] if prompt_lengths is None else [("prompt_lengths", prompt_lengths)])
     for name, given in arrays:
-        expect(isinstance(given, torch.Tensor) and given.dim() == 1 and given.dtype in _INTEGERS, name, "one dimension of integers", tensors.kind(given))
+        expect_tensor(isinstance(given, torch.Tensor) and given.dim() == 1 and given.dtype in _INTEGERS, name, "one dimension of integers", given)
         tensors.check_same_device(name, given, tokens.device, "tokens")
-    expect(tokens.device.type in ("cpu", "cuda"), "tokens", "a tensor on a CPU or a CUDA device", tensors.kind(tokens))
-    expect(cu_seqlens.numel() >= 1, "cu_seqlens", "at least one number, the end of the last document", tensors.kind(cu_seqlens))
+    expect_tensor(tokens.device.type in ("cpu", "cuda"), "tokens", "a tensor on a CPU or a CUDA device", tokens)
+    expect_tensor(cu_seqlens.numel() >= 1, "cu_seqlens", "at least one number, the end of the last document", cu_seqlens)
     documents = cu_seqlens.numel() - 1
     if prompt_lengths is not None:
-        expect(prompt_lengths.numel() == documents, "prompt_lengths", "{}, one for each document".format(documents), tensors.kind(prompt_lengths))
+        expect_tensor(prompt_lengths.numel() == documents, "prompt_lengths", "{}, one for each document", prompt_lengths, documents)
     return outside_graphs(_pack_labels, tokens, cu_seqlens, prompt_lengths, pad, ignore_index)
 
 
