@@ -9,6 +9,7 @@ import lossgauge
 import oracle
 import ring
 from device import DEVICE, ON_CUDA
+from lossgauge.compiling import HAS_OPERATORS
 
 ROWS, COLUMNS, WIDTH = 24, 1000, 32
 WAITS = ("Synchronize", "cudaMemcpy", "EventQuery")  # of the runtime's calls; cudaMemcpyAsync is looked at for itself
@@ -107,6 +108,20 @@ class Step(unittest.TestCase):
             tokens.fill_(count)
             graph.replay()
         self.assertEqual([("1", 1.5), ("2", 3.0), ("3", 4.5)], [(record["tokens"], record["nll_sum"]) for record in ring.records(self.gauge)[1:]])
+
+    @unittest.skipUnless(HAS_OPERATORS, "torch.library.custom_op needs torch 2.4")
+    def test_the_compilers_cuda_graphs_repeat_nothing_that_the_gauge_said_once(self):
+        torch.set_default_device(None)
+        self.addCleanup(torch.set_default_device, DEVICE)
+        logits = (self.hidden @ self.weight.t()).detach()
+        compiled = torch.compile(lambda z: self.gauge.cross_entropy(z * 1.0, self.labels), mode="reduce-overhead", fullgraph=True)
+        denominators = [7.0, 8.0, 9.0, 10.0, 11.0]
+        for denominator in denominators:
+            torch.compiler.cudagraph_mark_step_begin()
+            self.gauge.accumulate(denominator)
+            compiled(logits.clone().requires_grad_()).backward()
+            self.gauge.step()
+        self.assertEqual(denominators, [record["denominator_max"] for record in ring.records(self.gauge)])
 
     def test_a_loss_on_a_side_stream(self):
         expected, gradient = right(self.hidden, self.weight, self.labels)
