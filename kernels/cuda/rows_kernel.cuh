@@ -142,7 +142,7 @@ struct RowWork {
     float my_max, z_sum = 0.f;
     if constexpr (C::MAPPED) {
       my_max = r.Largest();
-      z_sum = r.SumOfZ();
+      z_sum = static_cast<float>(r.SumOfZ());
     } else {
       my_max = r.max();
       if (smoothing) z_sum = r.z_sum.Share(group.lane);
@@ -269,7 +269,7 @@ __device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResu
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 3 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
