@@ -10,10 +10,12 @@
 #include "kernels/cuda/device_gauge.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/pack_labels.h"
 #include "kernels/cuda/scale.h"
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
+#include "kernels/host/linear_arguments.h"
 #include "kernels/host/tensor_span.h"
 
 namespace lossgauge::cuda {
@@ -55,10 +57,11 @@ class CudaBackend final : public DeviceBackend {
     return CaptureId(static_cast<cudaStream_t>(stream), &id) == cudaSuccess && id != 0;
   }
 
-  int Adopt(Gauge* gauge, void* given_stream) override {
+  int Adopt(Gauge* gauge, void* given_stream, const void* memory) override {
     const auto stream = static_cast<cudaStream_t>(given_stream);
-    int ordinal = -1;
-    cudaError_t error = stream == nullptr ? cudaGetDevice(&ordinal) : cudaStreamGetDevice(stream, &ordinal);
+    int ordinal = cuda::DeviceOf(memory);
+    cudaError_t error = cudaSuccess;
+    if (ordinal < 0) error = stream == nullptr ? cudaGetDevice(&ordinal) : cudaStreamGetDevice(stream, &ordinal);
     if (error != cudaSuccess) return SetCudaError(error, "lg_gauge_observe", "stream");
     Device* device = Device::Get(ordinal, &error);
     if (device == nullptr) return SetCudaError(error, "lg_gauge_observe", "device");
@@ -101,6 +104,23 @@ class CudaBackend final : public DeviceBackend {
     return error == cudaSuccess ? LG_OK : SetCudaError(error, function, "launch");
   }
 
+  int PackLabels(const lg_pack_labels_args& args) override {
+    const char* function = "lg_pack_labels";
+    const int ordinal = DeviceOf(args.cu_seqlens);
+    const unsigned token_bytes = static_cast<unsigned>(BytesOfType(args.token_dtype)), length_bytes = static_cast<unsigned>(BytesOfType(args.length_dtype));
+    const DeviceTensor tensors[] = {{"tokens", args.count > 0 ? args.tokens : nullptr, token_bytes},
+                                    {"prompt_lengths", args.documents > 0 ? args.prompt_lengths : nullptr, length_bytes},
+                                    {"labels", args.count > 0 ? args.labels : nullptr, 8},
+                                    {"counts", args.counts, 8},
+                                    {"cu_seqlens", args.cu_seqlens, length_bytes}};
+    for (const DeviceTensor& tensor : tensors) {
+      if (const int code = CheckTensor(tensor, ordinal, "cu_seqlens", function); code != LG_OK) return code;
+    }
+    const ScopedDevice current(ordinal);
+    const cudaError_t error = LaunchPackLabels(args);
+    return error == cudaSuccess ? LG_OK : SetCudaError(error, function, "launch");
+  }
+
   int LinearCrossEntropy(const lg_linear_cross_entropy_args& args, LossPurpose purpose, const char* function) override {
 #ifdef LOSSGAUGE_WITH_CUBLASLT
     const int ordinal = LinearDeviceOf(args);
@@ -110,7 +130,9 @@ class CudaBackend final : public DeviceBackend {
     LinearCall linear;
     if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
     CrossEntropyLaunch loss = MakeLaunch(args.loss, purpose);
-    loss.count_denominator = args.loss.reduction == LG_MEAN && loss.denominator == 0. && loss.denominator_pointer == nullptr;
+    // Of what nothing is divided by, the record tells nothing.
+    const bool divides = args.loss.reduction == LG_MEAN && (args.loss.loss != nullptr || WantsGradient(args));
+    loss.count_denominator = divides && loss.denominator == 0. && loss.denominator_pointer == nullptr;
     loss.present |= LinearPresent(linear);
     if (const int code = Equip(args.loss, purpose, function, &call, &loss); code != LG_OK) return code;
     const int code = EnqueueLinear(linear, loss);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
@@ -26,6 +27,24 @@ bool IsSlope(double scale, int dtype) {
 ExponentSlopes MakeSlopes(double scale) {
   const double slope = scale * 1.4426950408889634;
   return {static_cast<float>(slope), static_cast<float>(std::exp2(std::floor(std::log2(slope)) - 1)), static_cast<float>(3e5 / slope)};
+}
+
+LogitMap PlanMap(int dtype, CrossEntropyLaunch* a) {
+  if (a->logit_softcap == 0.) return LogitMap::kScale;
+  const double scale = std::fabs(a->logit_scale);
+  // The faster ones clamp logits and multiply with the scale in fp32.
+  if (a->logit_softcap > kHighestCap || scale < 1e-25 || scale > 1e25) return LogitMap::kHighCap;
+  constexpr double kHighestInTable = 60.;  // sums of e^z stay within fp32
+  if (dtype != 1 || a->logit_softcap > kHighestInTable) return LogitMap::kCap;
+  const auto magnitude = [](double x) {  // bits of the bf16 number at or below
+    const float f = static_cast<float>(x);
+    std::uint32_t bits;
+    std::memcpy(&bits, &f, sizeof bits);
+    return bits >> 16;
+  };
+  // What z loses below and above is less than a rounding of e^z.
+  a->cap = {magnitude(2.4e-7 / scale), magnitude(10.4 * a->logit_softcap / scale) + 1};
+  return a->cap.high - a->cap.low < kMostCapEntries ? LogitMap::kTable : LogitMap::kCap;
 }
 
 // How many CTAs (or clusters) of a kernel run at once on a device. Asked once for each kernel and device.
@@ -174,9 +193,9 @@ const KernelEntry& RowsEntry(int dtype, int shape, bool signals) {
   if (dtype == 1) return RowsEntryBf16(shape, signals);
   return dtype == 2 ? RowsEntryFp16(shape, signals) : RowsEntryFp32(shape, signals);
 }
-const KernelEntry& MappedRowsEntry(int dtype, bool signals) {
-  if (dtype == 1) return MappedRowsEntryBf16(signals);
-  return dtype == 2 ? MappedRowsEntryFp16(signals) : MappedRowsEntryFp32(signals);
+const KernelEntry& MappedRowsEntry(int dtype, LogitMap map, bool few_columns, bool signals) {
+  if (dtype == 1) return MappedRowsEntryBf16(map, few_columns, signals);
+  return dtype == 2 ? MappedRowsEntryFp16(map, few_columns, signals) : MappedRowsEntryFp32(map, few_columns, signals);
 }
 int RowsCapacity(int shape) {
   constexpr int kCapacity[kRowsShapes] = {0, 1 * 32 * 4, 2 * 32 * 8, 4 * 32 * 8, 8 * 32 * 8};
@@ -202,7 +221,7 @@ cudaError_t LaunchKernelFor(const DeviceFacts& device, int dtype, CrossEntropyLa
     }
     // Longer rows do not fit on chip beside the next one: two reads.
   }
-  if (mapped || scaled) return LaunchRows(device, MappedRowsEntry(dtype, signals), a, stream);
+  if (mapped || scaled) return LaunchRows(device, MappedRowsEntry(dtype, PlanMap(dtype, &a), a.vocab_size <= kFewMappedColumns, signals), a, stream);
   const int elements = 16 / static_cast<int>(BytesOfType(dtype));
   const bool aligned = reinterpret_cast<std::uintptr_t>(a.logits) % 16 == 0 && a.row_stride_bytes % 16 == 0;
   const int vectors = (a.vocab_size + (aligned ? elements - 1 : 2 * (elements - 1))) / elements;

@@ -57,6 +57,13 @@ TEST(Mapped, ScalesAndCapsOverAllWidths) {
     ExpectRight(problem, 0.5, 5);
     ExpectRight(problem, 1.75, 50);
     ExpectRight(problem, 1. / 3, 80);
+    ExpectRight(problem, 1, 58);
+    ExpectRight(problem, 1, 61);
+    ExpectRight(problem, 1, 75);
+    ExpectRight(problem, 1, 77);
+    ExpectRight(problem, 1, 4095);
+    ExpectRight(problem, 1, 4097);
+    ExpectRight(problem, 1, 1e6);
     ExpectRight(problem, -0.7, 0);
     ExpectRight(problem, -0.7, 20);
   }
@@ -87,6 +94,26 @@ TEST(Mapped, LogitsFarFromZero) {
       }
     }
   }
+}
+
+// Equal terms round the same way each time they are added.
+TEST(Mapped, SmoothingOverManyEqualColumns) {
+  Problem problem;
+  problem.rows = 2;
+  problem.columns = 524288;
+  problem.logits.assign(static_cast<std::size_t>(2 * problem.columns), 120);
+  problem.logits[7] = 130;
+  problem.targets = {7, problem.columns - 1};
+  problem.label_smoothing = 0.3;
+  ExpectRight(problem, 1, 30);
+}
+
+TEST(Mapped, ScalesBeyondFp32) {
+  Problem problem = SixRows(300, 8, 30);
+  for (double& z : problem.logits) z = z < 0 ? -1e-30 : z < 10 ? 0 : 1e-30;
+  ExpectRight(problem, 1e40, 30);
+  problem.logits[3] = -HUGE_VAL;
+  ExpectRight(problem, 1e-40, 30);
 }
 
 TEST(Mapped, LogitsFarBeyondTheCap) {

@@ -76,6 +76,9 @@ class Observation(c.Structure):
         ("nonfinite_rows", c.c_int64),
         ("denominator", c.c_double),
         ("stream", c.c_void_p),
+        ("nll_sum_pointer", c.c_void_p),
+        ("unmasked_tokens_pointer", c.c_void_p),
+        ("denominator_pointer", c.c_void_p),
     ]
 
 
@@ -188,6 +191,25 @@ class VocabParallelArgs(c.Structure):
     ]
 
 
+class PackLabelsArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("tokens", c.c_void_p),
+        ("token_dtype", c.c_int32),
+        ("count", c.c_int64),
+        ("cu_seqlens", c.c_void_p),
+        ("length_dtype", c.c_int32),
+        ("documents", c.c_int64),
+        ("prompt_lengths", c.c_void_p),
+        ("pad", c.c_int64),
+        ("has_pad", c.c_int32),
+        ("ignore_index", c.c_int64),
+        ("labels", c.c_void_p),
+        ("counts", c.c_void_p),
+        ("stream", c.c_void_p),
+    ]
+
+
 # C name of each structure.
 STRUCTURES = {
     "lg_axis_option": Axis,
@@ -200,6 +222,7 @@ STRUCTURES = {
     "lg_linear_cross_entropy_args": LinearCrossEntropyArgs,
     "lg_linear_plan": LinearPlan,
     "lg_vocab_parallel_args": VocabParallelArgs,
+    "lg_pack_labels_args": PackLabelsArgs,
 }
 
 _P = c.POINTER
@@ -232,6 +255,7 @@ FUNCTIONS = {
     "lg_vocab_parallel_contribution_bytes": [c.c_int64, _P(c.c_int64)],
     "lg_vocab_parallel_begin": [_P(VocabParallelArgs), c.c_void_p],
     "lg_vocab_parallel_finish": [_P(VocabParallelArgs), c.c_void_p],
+    "lg_pack_labels": [_P(PackLabelsArgs)],
 }
 INITIALISERS = {
     "lg_gauge_options_init": GaugeOptions,
@@ -241,4 +265,5 @@ INITIALISERS = {
     "lg_scale_gradient_args_init": ScaleGradientArgs,
     "lg_linear_cross_entropy_args_init": LinearCrossEntropyArgs,
     "lg_vocab_parallel_args_init": VocabParallelArgs,
+    "lg_pack_labels_args_init": PackLabelsArgs,
 }

@@ -166,16 +166,26 @@ class Gauge:
     def observe(self, loss_sum, tokens, *, positions=None, nonfinite_rows=0, denominator=0.0, grad_norm=None, block=None):
         """Adds a loss that was computed elsewhere: `loss_sum` in nats over `tokens` unmasked tokens, of `positions` seen (None: as many).
 
-        Numbers or CPU tensors: reading one from a device would wait for it, and is refused.
+        loss_sum, tokens, denominator, grad_norm: numbers or one-element tensors; those on a device are read there, without waiting. What is read so is not
+        refused: a count out of range becomes the nearest in it, a sum below 0 counts like one that is not finite. positions, nonfinite_rows: numbers.
         """
         self._check_open()
         seen = library.new("observation")
         seen.block = -1 if block is None else block
-        seen.nll_sum = _host_number("loss_sum", loss_sum)
-        seen.unmasked_tokens = int(_host_number("tokens", tokens))
+        kept = [_read_on_device(name, value, dtype) for name, value, dtype in (
+            ("loss_sum", loss_sum, "float64"), ("tokens", tokens, "int64"), ("denominator", denominator, "float64"))]
+        of_loss, of_tokens, of_denominator = kept
+        if of_loss is None:
+            seen.nll_sum = _host_number("loss_sum", loss_sum)
+        if of_tokens is None:
+            seen.unmasked_tokens = int(_host_number("tokens", tokens))
+        if of_denominator is None:
+            seen.denominator = _host_number("denominator", denominator)
+        seen.nll_sum_pointer, seen.unmasked_tokens_pointer, seen.denominator_pointer = (None if value is None else value.data_ptr() for value in kept)
         seen.tokens = seen.unmasked_tokens if positions is None else int(_host_number("positions", positions))
         seen.nonfinite_rows = nonfinite_rows
-        seen.denominator = _host_number("denominator", denominator)
+        if self._device is None:
+            self._device = next((value.device for value in kept if value is not None), None)
         seen.stream = self._stream()
         library.call("gauge_observe", self._handle, ctypes.byref(seen))
         if grad_norm is not None:
@@ -355,12 +365,23 @@ class _Phase:
             library.call("gauge_phase_end", self._gauge._handle, self._phase)
 
 
+def _read_on_device(name, value, dtype):
+    """A one-element tensor of a device in the type that is read there; None for what the host reads."""
+    if not getattr(value, "is_cuda", False):
+        return None
+    if value.numel() != 1:
+        raise errors.InvalidArgument("{}: expected a number or one element, got {} elements".format(name, value.numel()))
+    import torch
+
+    return value.detach().to(getattr(torch, dtype)).reshape(())
+
+
 def _host_number(name, value):
     if getattr(value, "is_cuda", False):
         raise errors.InvalidArgument("{}: expected a number or a CPU tensor, got a tensor on {}: reading it would wait for the device".format(name, value.device))
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # torch says the last of several elements
         raise errors.InvalidArgument("{}: expected a number, got {}".format(name, type(value).__name__)) from None
 
 

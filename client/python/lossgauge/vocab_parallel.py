@@ -11,7 +11,7 @@ from .errors import FailedPrecondition
 from .loss_on_logits import Call, scale
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
-from .tensors import expect
+from .tensors import expect, expect_tensor
 
 
 def vocab_parallel_cross_entropy(
@@ -55,7 +55,7 @@ def vocab_parallel_cross_entropy(
 
 def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, shard, options):
     tensors.check_floats("logits", logits)
-    expect(logits.dim() >= 1, "logits", "at least one dimension", tensors.kind(logits))
+    expect_tensor(logits.dim() >= 1, "logits", "at least one dimension", logits)
     if shift:
         labels = shifted(labels, options["ignore_index"])
     flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
