@@ -131,9 +131,9 @@ int Gauge::Observe(const lg_observation& observation) noexcept {
   NoteCall(LG_CALL_OBSERVE);
 
   static_assert(sizeof(long long) == sizeof(std::int64_t));
-  const Observed observed{o.nll_sum,         o.tokens,           o.unmasked_tokens,
-                          o.nonfinite_rows,  o.denominator,      o.nll_sum_pointer,
-                          reinterpret_cast<const long long*>(o.unmasked_tokens_pointer), o.denominator_pointer};
+  const auto* const unmasked_tokens = reinterpret_cast<const long long*>(o.unmasked_tokens_pointer);
+  const Observed observed{o.nll_sum,     o.tokens,          o.unmasked_tokens, o.nonfinite_rows,
+                          o.denominator, o.nll_sum_pointer, unmasked_tokens,   o.denominator_pointer};
   if (DeviceGauge* device = this->device()) return device->Observe(index, observed, o.stream);
   const ObservedCounts counts = CountObserved(observed);
   LaunchCounters launch;
@@ -155,7 +155,9 @@ int Gauge::PlaceObservation(const lg_observation& o) noexcept {
     const char* name;
     const void* memory;
   };
-  const Pointer pointers[] = {{"nll_sum_pointer", o.nll_sum_pointer}, {"unmasked_tokens_pointer", o.unmasked_tokens_pointer}, {"denominator_pointer", o.denominator_pointer}};
+  const Pointer pointers[] = {{"nll_sum_pointer", o.nll_sum_pointer},
+                              {"unmasked_tokens_pointer", o.unmasked_tokens_pointer},
+                              {"denominator_pointer", o.denominator_pointer}};
   DeviceBackend* backend = FindDeviceBackend();
   const auto device_of = [backend](const void* memory) { return backend != nullptr && memory != nullptr ? backend->DeviceOf(memory) : -1; };
   const void* on_device = nullptr;
@@ -169,7 +171,8 @@ int Gauge::PlaceObservation(const lg_observation& o) noexcept {
     if (backend == nullptr) return SetError(LG_UNIMPLEMENTED, "observation.stream: expected NULL, since there is no device here; got a stream");
     if (backend->IsCapturing(o.stream)) {
       // A graph would replay the values of now.
-      if (o.nll_sum_pointer == nullptr || o.unmasked_tokens_pointer == nullptr || o.nonfinite_rows != 0 || (o.denominator_pointer == nullptr && o.denominator != 0)) {
+      const bool from_host = o.nonfinite_rows != 0 || (o.denominator_pointer == nullptr && o.denominator != 0);
+      if (o.nll_sum_pointer == nullptr || o.unmasked_tokens_pointer == nullptr || from_host) {
         return SetError(LG_FAILED_PRECONDITION,
                         "observation.stream: is being captured, and values from the host belong to one step; give pointers, or observe outside of the capture");
       }

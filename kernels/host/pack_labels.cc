@@ -43,12 +43,14 @@ int CheckLengths(const lg_pack_labels_args& a) {
   if (bounds[0] != 0) return Wrong("cu_seqlens", "0 first", bounds[0]);
   for (std::int64_t d = 0; d < a.documents; ++d) {
     if (bounds[d + 1] < bounds[d]) {
-      return SetError(LG_INVALID_ARGUMENT, "%s: cu_seqlens: expected numbers that never fall, got %lld behind %lld", kFunction, Number(bounds[d + 1]), Number(bounds[d]));
+      return SetError(LG_INVALID_ARGUMENT, "%s: cu_seqlens: expected numbers that never fall, got %lld behind %lld", kFunction, Number(bounds[d + 1]),
+                      Number(bounds[d]));
     }
     if (prompts != nullptr && prompts[d] < 0) return Wrong("prompt_lengths", "no negative number", prompts[d]);
   }
   if (bounds[a.documents] > a.count) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: cu_seqlens: expected at most %lld, the number of tokens, got %lld", kFunction, Number(a.count), Number(bounds[a.documents]));
+    return SetError(LG_INVALID_ARGUMENT, "%s: cu_seqlens: expected at most %lld, the number of tokens, got %lld", kFunction, Number(a.count),
+                    Number(bounds[a.documents]));
   }
   return LG_OK;
 }
@@ -112,7 +114,9 @@ void lg_pack_labels_args_init(lg_pack_labels_args* args) {
 int lg_pack_labels(const lg_pack_labels_args* given) {
   lg_pack_labels_args args;
   lg_pack_labels_args_init(&args);
-  if (const int code = lossgauge::ReadStructure(given, lossgauge::kFunction, "lg_pack_labels_args", offsetof(lg_pack_labels_args, stream), &args); code != LG_OK) return code;
+  if (const int code = lossgauge::ReadStructure(given, lossgauge::kFunction, "lg_pack_labels_args", offsetof(lg_pack_labels_args, stream), &args);
+      code != LG_OK)
+    return code;
   return lossgauge::PackLabels(args);
 }
 

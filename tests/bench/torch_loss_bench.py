@@ -112,7 +112,8 @@ def measure(device, losses, gauge, rows, columns, rounds):
     if max(values) - min(values) > 0.05 * abs(values[0]):
         sys.exit("losses differ: {}".format(dict(zip(samples, values))))
     size = base.numel() * base.element_size()
-    return {name: (statistics.median(s[0] for s in given), statistics.median(s[1] for s in given), max(s[2] for s in given) / size) for name, given in samples.items()}
+    return {name: (statistics.median(s[0] for s in given), statistics.median(s[1] for s in given), max(s[2] for s in given) / size)
+            for name, given in samples.items()}
 
 
 def main():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Whole training steps of a small transformer in PyTorch (125M parameters, bf16): with lossgauge's loss, every signal and a record each step, against plain torch
-without any signal, and against the same signals computed in torch. One model, variants interleaved, medians.
+"""Whole training steps of a small transformer in PyTorch (125M parameters, bf16): with lossgauge's loss, every signal and a record each step, against plain
+torch without any signal, and against the same signals computed in torch. One model, variants interleaved, medians.
 
   LOSSGAUGE_LIBRARY=.../liblossgauge.so.0 PYTHONPATH=client/python tests/bench/torch_step_bench.py
 
@@ -63,9 +63,10 @@ class NaiveSignals:
         finite = torch.isfinite(z).all(-1) & kept
         largest, where = z.max(-1)
         self.last = [
-            kept.sum(), finite.sum(), (kept & ~finite).sum(), torch.where(finite, nll, 0).sum(dtype=torch.float64), torch.where(finite, log_z, 0).sum(dtype=torch.float64),
-            torch.where(finite, log_z.square(), 0).sum(dtype=torch.float64), torch.where(finite, log_z, -torch.inf).max(), torch.where(kept, z.abs().max(-1).values, 0).max(),
-            (finite & (where == target)).sum(), torch.where(finite, torch.softmax(z, -1).sum(-1), 0).sum(dtype=torch.float64), torch.where(finite, nll, 0).max(0), largest.max()]
+            kept.sum(), finite.sum(), (kept & ~finite).sum(), (finite & (where == target)).sum(), largest.max(), torch.where(finite, log_z, -torch.inf).max(),
+            torch.where(kept, z.abs().max(-1).values, 0).max(), torch.where(finite, nll, 0).max(0)]
+        for each in (nll, log_z, log_z.square(), torch.softmax(z, -1).sum(-1)):
+            self.last.append(torch.where(finite, each, 0).sum(dtype=torch.float64))
         if logits.requires_grad:
             logits.register_hook(self.of_gradient)
 

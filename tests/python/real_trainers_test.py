@@ -47,7 +47,8 @@ def scored(batch):
 @unittest.skipUnless(transformers, "transformers is not installed")
 class HuggingFace(unittest.TestCase):
     def test_steps_denominators_and_events(self):
-        config = transformers.LlamaConfig(vocab_size=COLUMNS, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=LENGTH)
+        config = transformers.LlamaConfig(
+            vocab_size=COLUMNS, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=LENGTH)
         data = examples(12)
         with tempfile.TemporaryDirectory() as directory:
             arguments = transformers.TrainingArguments(
@@ -92,8 +93,9 @@ class Lightning(unittest.TestCase):
                     return torch.optim.SGD(self.parameters(), lr=0.1)
 
             loader = torch.utils.data.DataLoader(examples(8), batch_size=2)
-            trainer = pl.Trainer(max_epochs=1, accumulate_grad_batches=2, accelerator="gpu" if ON_CUDA else "cpu", devices=1, logger=False, enable_checkpointing=False,
-                                 enable_progress_bar=False, enable_model_summary=False, callbacks=[callbacks.GaugeCallback(gauge)], num_sanity_val_steps=0)
+            trainer = pl.Trainer(
+                max_epochs=1, accumulate_grad_batches=2, accelerator="gpu" if ON_CUDA else "cpu", devices=1, logger=False, enable_checkpointing=False,
+                enable_progress_bar=False, enable_model_summary=False, callbacks=[callbacks.GaugeCallback(gauge)], num_sanity_val_steps=0)
             trainer.fit(Module(), loader, torch.utils.data.DataLoader(examples(2), batch_size=2))
             self.assertTrue(gauge.closed)
             records = ring.dump(path)["records"]

@@ -116,8 +116,8 @@ class Call:
         self.inplace = False
 
     def at_once(self, dtype):
-        """Whether the gradient comes with the loss: where one factor for all rows follows, which most often is 1. A gradient per token needs its own factors; a gradient in fp16 needs the loss scale
-        before it is rounded, or it has vanished."""
+        """Whether the gradient comes with the loss: where one factor for all rows follows, which most often is 1. A gradient per token needs its own
+        factors; a gradient in fp16 needs the loss scale before it is rounded, or it has vanished."""
         return self.wants_gradient and not self.options.per_token and dtype != torch.float16
 
     def args(self, rows, labels, gradient=None, gauge=True):

@@ -6,7 +6,7 @@ import torch
 
 from . import library, tensors
 from .compiling import outside_graphs
-from .tensors import expect_tensor
+from .tensors import expect, expect_tensor
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -39,6 +39,8 @@ def pack_labels(tokens, cu_seqlens, prompt_lengths=None, pad=None, *, ignore_ind
     documents = cu_seqlens.numel() - 1
     if prompt_lengths is not None:
         expect_tensor(prompt_lengths.numel() == documents, "prompt_lengths", "{}, one for each document", prompt_lengths, documents)
+    for name, number in (("pad", 0 if pad is None else pad), ("ignore_index", ignore_index)):
+        expect(isinstance(number, int), name, "an int", type(number).__name__)
     return outside_graphs(_pack_labels, tokens, cu_seqlens, prompt_lengths, pad, ignore_index)
 
 

@@ -226,7 +226,7 @@ typedef struct lg_cross_entropy_args {
   int64_t ignore_index; /* default -100 */
   double label_smoothing; /* e in [0, 1) */
   double z_loss_weight; /* lambda >= 0; 0 = no work, no change of a bit */
-  double logit_scale; /* default 1, finite, not 0 */
+  double logit_scale; /* default 1; magnitude from 1e-30 to 1e30 */
   double logit_softcap; /* c > 0; 0 = off */
   /* reduction */
   int32_t reduction; /* lg_loss_reduction, default LG_MEAN */
