@@ -365,7 +365,7 @@ LG_API int lg_linear_cross_entropy_prepare(const lg_linear_cross_entropy_args* a
  *     lg_vocab_parallel_finish(&args, gathered)         loss, gradient of the rank's own columns, signals
  *
  * Every rank merges the same bytes in the same order: losses, log_z and loss have the same bits on all ranks, and rows that are not ordinary
- * are so on all of them. No memory of [rows, columns] is taken. A group of one gives the bits of lg_cross_entropy if logit_scale is 1 and there is no soft cap.
+ * are so on all of them. No memory of [rows, columns] is taken. A group of one gives the bits of lg_cross_entropy.
  *
  * A contribution is opaque: 128 + 64 * rows bytes, aligned to 16, layout in kernels/host/vocab_parallel_contribution.h; all ranks need the same version of it.
  *
