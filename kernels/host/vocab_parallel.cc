@@ -1,8 +1,6 @@
 // The vocabulary-parallel calls of the C ABI: arguments are checked here, all of them, before a byte is written; then the backend runs.
 #include <cstdint>
 #include <cstring>
-#include <exception>
-#include <new>
 #include <vector>
 
 #include "kernels/cpu/parallel.h"
@@ -13,6 +11,7 @@
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
+#include "kernels/host/guarded.h"
 #include "kernels/host/vocab_parallel_arguments.h"
 #include "kernels/host/vocab_parallel_group.h"
 #include "kernels/include/lossgauge/lossgauge.h"
@@ -21,6 +20,8 @@ namespace lossgauge {
 namespace {
 
 using Args = lg_vocab_parallel_args;
+
+constexpr char kShardScratch[] = "the scratch of a row for each thread and a few words for each rank";
 
 struct ShardLaunch {
   CpuLaunch rows;
@@ -128,17 +129,6 @@ int Finish(const Args& args, const unsigned char* gathered, const char* function
   return LG_OK;
 }
 
-template <class Work>
-int Guarded(const char* function, const Work& work) noexcept {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return SetError(LG_RESOURCE_EXHAUSTED, "%s: no memory for the scratch of one row for each thread and a few words for each rank", function);
-  } catch (const std::exception& error) {
-    return SetError(LG_INTERNAL, "%s: %s", function, error.what());
-  }
-}
-
 }  // namespace
 }  // namespace lossgauge
 
@@ -165,7 +155,7 @@ int lg_vocab_parallel_begin(const lg_vocab_parallel_args* given, void* contribut
   lg_vocab_parallel_args args;
   if (const int code = lossgauge::ReadAndCheck(given, function, contribution, &args); code != LG_OK) return code;
   if (const int code = lossgauge::CheckContribution(args, contribution, function); code != LG_OK) return code;
-  return lossgauge::Guarded(function, [&] { return lossgauge::Begin(args, static_cast<unsigned char*>(contribution)); });
+  return lossgauge::Guarded(function, lossgauge::kShardScratch, [&] { return lossgauge::Begin(args, static_cast<unsigned char*>(contribution)); });
 }
 
 int lg_vocab_parallel_finish(const lg_vocab_parallel_args* given, const void* gathered) {
@@ -173,7 +163,8 @@ int lg_vocab_parallel_finish(const lg_vocab_parallel_args* given, const void* ga
   lg_vocab_parallel_args args;
   if (const int code = lossgauge::ReadAndCheck(given, function, gathered, &args); code != LG_OK) return code;
   if (const int code = lossgauge::CheckGathered(args, gathered, function); code != LG_OK) return code;
-  return lossgauge::Guarded(function, [&] { return lossgauge::Finish(args, static_cast<const unsigned char*>(gathered), function); });
+  return lossgauge::Guarded(function, lossgauge::kShardScratch,
+                            [&] { return lossgauge::Finish(args, static_cast<const unsigned char*>(gathered), function); });
 }
 
 }  // extern "C"
