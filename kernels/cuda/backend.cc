@@ -14,6 +14,7 @@
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
+#include "kernels/host/linear_arguments.h"
 #include "kernels/host/tensor_span.h"
 
 namespace lossgauge::cuda {
@@ -110,7 +111,9 @@ class CudaBackend final : public DeviceBackend {
     LinearCall linear;
     if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
     CrossEntropyLaunch loss = MakeLaunch(args.loss, purpose);
-    loss.count_denominator = args.loss.reduction == LG_MEAN && loss.denominator == 0. && loss.denominator_pointer == nullptr;
+    // Of what nothing is divided by, the record tells nothing.
+    const bool divides = args.loss.reduction == LG_MEAN && (args.loss.loss != nullptr || WantsGradient(args));
+    loss.count_denominator = divides && loss.denominator == 0. && loss.denominator_pointer == nullptr;
     loss.present |= LinearPresent(linear);
     if (const int code = Equip(args.loss, purpose, function, &call, &loss); code != LG_OK) return code;
     const int code = EnqueueLinear(linear, loss);

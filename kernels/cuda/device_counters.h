@@ -83,6 +83,22 @@ struct ExponentSlopes {
   float limit;   // magnitude of a row's largest logit beyond which the coarse one serves
 };
 
+// What z is of a logit, for the kernels in which it is not the logit itself or a slope of its exponential.
+enum class LogitMap {
+  kNone,
+  kScale,
+  kTable,    // soft cap of bf16 logits: e^z from a table
+  kCap,
+  kHighCap,  // above kHighestCap, where tanh needs all digits
+};
+// Up to here an error of 4e-11 in e^(-2 |scale * logit / cap|) is less than 1e-7 in z.
+constexpr double kHighestCap = 4096.;
+// Where a soft cap bends bf16 logits: bits of magnitudes. z counts as 0 up to the first, |z| as the cap from the second on.
+constexpr unsigned kMostCapEntries = 3984;
+struct CapRange {
+  unsigned low, high;
+};
+
 struct CrossEntropyLaunch {
   const unsigned char* logits;
   unsigned char* grad;  // null = loss only
@@ -95,6 +111,7 @@ struct CrossEntropyLaunch {
   long long ignore_index;
   float label_smoothing, z_loss_weight;
   double logit_scale, logit_softcap;
+  CapRange cap;  // kTable
   float* losses;
   float* log_z;
   float* loss;

@@ -11,7 +11,7 @@
 
 namespace lossgauge::cuda {
 
-// kPerWord elements in 32 bits. Max2 and Min2 ignore NaN where the other operand is a number.
+// kPerWord elements in 32 bits. Max2 and Min2 ignore NaN where the other operand is a number; MaxOrNan2 does not.
 template <class T>
 struct Element;
 
@@ -28,6 +28,11 @@ struct Element<__nv_bfloat16> {
   static __device__ __forceinline__ uint32_t Max2(uint32_t a, uint32_t b) {
     uint32_t r;
     asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+  }
+  static __device__ __forceinline__ uint32_t MaxOrNan2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
   }
   static __device__ __forceinline__ uint32_t Min2(uint32_t a, uint32_t b) {
@@ -66,6 +71,11 @@ struct Element<__half> {
     asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
   }
+  static __device__ __forceinline__ uint32_t MaxOrNan2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+  }
   static __device__ __forceinline__ uint32_t Min2(uint32_t a, uint32_t b) {
     uint32_t r;
     asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
@@ -93,6 +103,11 @@ struct Element<float> {
   static __device__ __forceinline__ uint32_t Pack(float a, float) { return __float_as_uint(a); }
   static __device__ __forceinline__ uint32_t Max2(uint32_t a, uint32_t b) {
     return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+  }
+  static __device__ __forceinline__ uint32_t MaxOrNan2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
   }
   static __device__ __forceinline__ uint32_t Min2(uint32_t a, uint32_t b) {
     return __float_as_uint(fminf(__uint_as_float(a), __uint_as_float(b)));

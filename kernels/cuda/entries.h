@@ -18,9 +18,9 @@ const KernelEntry& ScaledStageEntryBf16(int shape, bool signals, bool smoothing)
 const KernelEntry& RowsEntryBf16(int shape, bool signals);
 const KernelEntry& RowsEntryFp16(int shape, bool signals);
 const KernelEntry& RowsEntryFp32(int shape, bool signals);
-const KernelEntry& MappedRowsEntryBf16(bool signals);
-const KernelEntry& MappedRowsEntryFp16(bool signals);
-const KernelEntry& MappedRowsEntryFp32(bool signals);
+const KernelEntry& MappedRowsEntryBf16(LogitMap map, bool few_columns, bool signals);
+const KernelEntry& MappedRowsEntryFp16(LogitMap map, bool few_columns, bool signals);
+const KernelEntry& MappedRowsEntryFp32(LogitMap map, bool few_columns, bool signals);
 
 }  // namespace lossgauge::cuda
 

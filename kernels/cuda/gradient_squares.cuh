@@ -22,21 +22,38 @@ __device__ __forceinline__ double CtaSum(double x) {
   return x;
 }
 
-// Of a row whose gradient came times scale / denominator: at upstream 1 and before the denominator. A row whose factor is 0 has nothing left to tell. One thread.
-__device__ __forceinline__ void AddSquares(DeviceCounters* counters, GradientSum sum, double squares, float scale, double denominator) {
+// Squares of a row whose gradient came times scale / denominator: at upstream 1 and before the denominator. False where that cannot be undone.
+__device__ __forceinline__ bool Restore(float scale, double denominator, double* squares) {
   const double restore = denominator / scale;
-  double x = squares * restore * restore;
-  if (!(fabs(restore) < INFINITY) || !(x == x)) return;
-  if (x > kLargestSquare) {
-    x = kLargestSquare;
-    atomicAdd(&counters->counts[kClampedRows], Word{1});
-  }
-  const lg_fixed128 fixed = FixedFrom(x);
-  auto& to = counters->gradient_sums[sum];
-  Word high = static_cast<Word>(fixed.hi);
-  if (fixed.lo != 0 && atomicAdd(&to.lo, fixed.lo) + fixed.lo < fixed.lo) ++high;
-  if (high != 0) atomicAdd(&to.hi, high);
+  *squares *= restore * restore;
+  const float as_float = static_cast<float>(restore);
+  return fabsf(as_float) < INFINITY && as_float != 0.f;
 }
+
+// Sums of one thread on their way into the counters.
+class SquaresSum {
+ public:
+  // What Restore made of a row, or of two whose difference counts.
+  __device__ __forceinline__ void Add(double x) {
+    if (fabs(x) > kLargestSquare) {
+      x = copysign(kLargestSquare, x);
+      ++clamped_;
+    }
+    const lg_fixed128 fixed = FixedFrom(x);
+    low_ += fixed.lo;
+    high_ += static_cast<Word>(fixed.hi) + (low_ < fixed.lo);
+  }
+  __device__ __forceinline__ void AddTo(DeviceCounters* counters, GradientSum sum) const {
+    if (clamped_ != 0) atomicAdd(&counters->counts[kClampedRows], clamped_);
+    auto& to = counters->gradient_sums[sum];
+    Word high = high_;
+    if (low_ != 0 && atomicAdd(&to.lo, low_) + low_ < low_) ++high;
+    if (high != 0) atomicAdd(&to.hi, high);
+  }
+
+ private:
+  Word low_ = 0, high_ = 0, clamped_ = 0;
+};
 
 }  // namespace lossgauge::cuda
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
@@ -18,6 +19,9 @@ constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1536, 2080};
 // Longest row, in bytes, for each shape of the ring kernel: with more, too little of the ring is left for the next row (measured), and another CTA joins in.
 constexpr long long kLongestRingRow[kRingShapes] = {144 << 10, 272 << 10, 320 << 10, 696 << 10};
 
+// With so many, rows that are mapped share a CTA.
+constexpr int kFewMappedColumns = 4096;
+
 // A scale of bf16 logits is but another slope of their exponentials, unless it turns the row round or makes exponents overflow. (So it would be of fp16
 // logits, in as many instances again.)
 bool IsSlope(double scale, int dtype) {
@@ -26,6 +30,23 @@ bool IsSlope(double scale, int dtype) {
 ExponentSlopes MakeSlopes(double scale) {
   const double slope = scale * 1.4426950408889634;
   return {static_cast<float>(slope), static_cast<float>(std::exp2(std::floor(std::log2(slope)) - 1)), static_cast<float>(3e5 / slope)};
+}
+
+LogitMap PlanMap(int dtype, CrossEntropyLaunch* a) {
+  if (a->logit_softcap == 0.) return LogitMap::kScale;
+  if (a->logit_softcap > kHighestCap) return LogitMap::kHighCap;
+  constexpr double kHighestInTable = 60.;  // sums of e^z stay within fp32
+  if (dtype != 1 || a->logit_softcap > kHighestInTable) return LogitMap::kCap;
+  const auto magnitude = [](double x) {  // bits of the bf16 number at or below
+    const float f = static_cast<float>(x);
+    std::uint32_t bits;
+    std::memcpy(&bits, &f, sizeof bits);
+    return bits >> 16;
+  };
+  // What z loses below and above is less than a rounding of e^z.
+  const double scale = std::fabs(a->logit_scale);
+  a->cap = {magnitude(2.4e-7 / scale), magnitude(10.4 * a->logit_softcap / scale) + 1};
+  return a->cap.high - a->cap.low < kMostCapEntries ? LogitMap::kTable : LogitMap::kCap;
 }
 
 // How many CTAs (or clusters) of a kernel run at once on a device. Asked once for each kernel and device.
@@ -174,9 +195,9 @@ const KernelEntry& RowsEntry(int dtype, int shape, bool signals) {
   if (dtype == 1) return RowsEntryBf16(shape, signals);
   return dtype == 2 ? RowsEntryFp16(shape, signals) : RowsEntryFp32(shape, signals);
 }
-const KernelEntry& MappedRowsEntry(int dtype, bool signals) {
-  if (dtype == 1) return MappedRowsEntryBf16(signals);
-  return dtype == 2 ? MappedRowsEntryFp16(signals) : MappedRowsEntryFp32(signals);
+const KernelEntry& MappedRowsEntry(int dtype, LogitMap map, bool few_columns, bool signals) {
+  if (dtype == 1) return MappedRowsEntryBf16(map, few_columns, signals);
+  return dtype == 2 ? MappedRowsEntryFp16(map, few_columns, signals) : MappedRowsEntryFp32(map, few_columns, signals);
 }
 int RowsCapacity(int shape) {
   constexpr int kCapacity[kRowsShapes] = {0, 1 * 32 * 4, 2 * 32 * 8, 4 * 32 * 8, 8 * 32 * 8};
@@ -202,7 +223,7 @@ cudaError_t LaunchKernelFor(const DeviceFacts& device, int dtype, CrossEntropyLa
     }
     // Longer rows do not fit on chip beside the next one: two reads.
   }
-  if (mapped || scaled) return LaunchRows(device, MappedRowsEntry(dtype, signals), a, stream);
+  if (mapped || scaled) return LaunchRows(device, MappedRowsEntry(dtype, PlanMap(dtype, &a), a.vocab_size <= kFewMappedColumns, signals), a, stream);
   const int elements = 16 / static_cast<int>(BytesOfType(dtype));
   const bool aligned = reinterpret_cast<std::uintptr_t>(a.logits) % 16 == 0 && a.row_stride_bytes % 16 == 0;
   const int vectors = (a.vocab_size + (aligned ? elements - 1 : 2 * (elements - 1))) / elements;

@@ -38,8 +38,8 @@ constexpr int kRowsShapes = 5;
 const KernelEntry& RowsEntry(int dtype, int shape, bool signals);
 // Vectors that the shape can hold; 0 = any number.
 int RowsCapacity(int shape);
-// With a soft cap, or a scale that the others do not take.
-const KernelEntry& MappedRowsEntry(int dtype, bool signals);
+// With a soft cap, or a scale that the others do not take; for few columns or for any number of them. kTable: bf16 only.
+const KernelEntry& MappedRowsEntry(int dtype, LogitMap map, bool few_columns, bool signals);
 
 // Enqueues forward (and gradient, if launch.grad is set) of checked arguments. Nothing waits.
 cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream);

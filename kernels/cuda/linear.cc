@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_chunks.h"
+#include "kernels/cuda/linear_skip.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/host/error.h"
 #include "proto/lossgauge/ring/ring_abi.h"
@@ -63,43 +65,66 @@ struct Fault {
   bool none() const { return error == cudaSuccess && status == 0; }
 };
 
+Fault EnqueueChunk(const LinearCall& call, Chunked* chunked, std::int64_t chunk, bool last, cudaStream_t stream) {
+  const Args& a = call.args;
+  const int begin = static_cast<int>(chunk * call.plan.chunk_rows), rows = static_cast<int>(chunked->RowsOf(chunk));
+  const auto multiply = [&](Product product) {
+    return call.products->Multiply(chunked->ShapeOf(product, chunk), chunked->Operands(), chunked->product_workspace(), stream);
+  };
+  cudaError_t error = GatherRows(chunked->rows(), begin, rows, stream);
+  if (error != cudaSuccess) return {error, 0, "gathering rows"};
+  if (const int status = multiply(Product::kLogits); status != 0) return {cudaSuccess, status, "product for logits"};
+  if (error = LaunchCrossEntropy(call.device->facts(), a.dtype, chunked->LossOf(chunk, last), stream); error != cudaSuccess) return {error, 0, "loss"};
+  if (a.grad_weight != nullptr) {
+    if (const int status = multiply(Product::kGradWeight); status != 0) return {cudaSuccess, status, "product for grad_weight"};
+  }
+  if (a.grad_bias != nullptr) {
+    if (error = SumColumns(chunked->BiasOf(chunk), stream); error != cudaSuccess) return {error, 0, "grad_bias"};
+  }
+  // Last: it overwrites the chunk's hidden states.
+  if (a.grad_hidden != nullptr) {
+    if (const int status = multiply(Product::kGradHidden); status != 0) return {cudaSuccess, status, "product for grad_hidden"};
+  }
+  error = ScatterRows(chunked->rows(), begin, rows, stream);
+  return {error, 0, "scattering rows"};
+}
+
 Fault EnqueueChunks(const LinearCall& call, Chunked* chunked) {
   const Args& a = call.args;
   const cudaStream_t stream = call.stream;
-  Products& products = *call.products;
+  const std::int64_t chunks = chunked->chunks();
   cudaError_t error = CompactRows(chunked->rows(), stream);
   if (error != cudaSuccess) return {error, 0, "compaction"};
   if (error = ClearLeftOut(chunked->rows(), stream); error != cudaSuccess) return {error, 0, "masked rows"};
-  if (error = ClearHead(a, chunked->chunks() > 0 ? a.loss.vocab_size : 0, a.columns, stream); error != cudaSuccess) return {error, 0, "padding of the head"};
-  if (chunked->chunks() == 0) {
-    error = LaunchCrossEntropy(call.device->facts(), a.dtype, chunked->EmptyLoss(), stream);
-    return {error, 0, "loss"};
+  if (error = ClearHead(a, chunks > 0 ? a.loss.vocab_size : 0, a.columns, stream); error != cudaSuccess) return {error, 0, "padding of the head"};
+  FinishGradientLaunch pass;
+  if (chunks > 0 && chunked->DiscountWeight(&pass)) {
+    if (error = FinishGradient(pass, stream); error != cudaSuccess) return {error, 0, "head_grad_sq_sum"};
   }
-  for (std::int64_t chunk = 0; chunk < chunked->chunks(); ++chunk) {
-    const int begin = static_cast<int>(chunk * call.plan.chunk_rows), rows = static_cast<int>(chunked->RowsOf(chunk));
-    const auto multiply = [&](Product product) {
-      return products.Multiply(chunked->ShapeOf(product, chunk), chunked->Operands(), chunked->product_workspace(), stream);
-    };
-    if (error = GatherRows(chunked->rows(), begin, rows, stream); error != cudaSuccess) return {error, 0, "gathering rows"};
-    if (const int status = multiply(Product::kLogits); status != 0) return {cudaSuccess, status, "product for logits"};
-    if (error = LaunchCrossEntropy(call.device->facts(), a.dtype, chunked->LossOf(chunk), stream); error != cudaSuccess) return {error, 0, "loss"};
-    if (a.grad_weight != nullptr) {
-      if (const int status = multiply(Product::kGradWeight); status != 0) return {cudaSuccess, status, "product for grad_weight"};
+  // The first chunk always runs: it overwrites the head's gradients. Which one is the last with rows is known in a replay only, so that what ends the call's
+  // loss is a launch without rows behind them all.
+  std::optional<SkippableParts> skippable;
+  if (call.capturing && chunks > 1) skippable.emplace(stream, static_cast<int>(chunks - 1));
+  const bool skips = skippable && skippable->possible();
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const bool conditional = skips && chunk > 0;
+    if (conditional) {
+      error = skippable->Begin(&chunked->rows().taken->count, static_cast<int>(chunk * call.plan.chunk_rows));
+      if (error != cudaSuccess) return {error, 0, "conditional node"};
     }
-    if (a.grad_bias != nullptr) {
-      if (error = SumColumns(chunked->BiasOf(chunk), stream); error != cudaSuccess) return {error, 0, "grad_bias"};
+    const Fault fault = EnqueueChunk(call, chunked, chunk, !skips && chunk + 1 == chunks, conditional ? skippable->body() : stream);
+    if (!fault.none()) return fault;
+    if (conditional) {
+      if (error = skippable->End(); error != cudaSuccess) return {error, 0, "conditional node"};
     }
-    // Last: it overwrites the chunk's hidden states.
-    if (a.grad_hidden != nullptr) {
-      if (const int status = multiply(Product::kGradHidden); status != 0) return {cudaSuccess, status, "product for grad_hidden"};
-    }
-    if (error = ScatterRows(chunked->rows(), begin, rows, stream); error != cudaSuccess) return {error, 0, "scattering rows"};
   }
-  FinishGradientLaunch finish;
-  if (chunked->FinishWeight(&finish)) {
-    if (error = FinishGradient(finish, stream); error != cudaSuccess) return {error, 0, "grad_weight"};
+  if (chunks == 0 || skips) {
+    if (error = LaunchCrossEntropy(call.device->facts(), a.dtype, chunked->EmptyLoss(), stream); error != cudaSuccess) return {error, 0, "loss"};
   }
-  if (a.grad_bias != nullptr && RoundsHead(a)) {
+  if (chunks > 0 && chunked->FinishWeight(&pass)) {
+    if (error = FinishGradient(pass, stream); error != cudaSuccess) return {error, 0, "grad_weight"};
+  }
+  if (chunks > 0 && a.grad_bias != nullptr && RoundsHead(a)) {
     if (error = FinishBias(a, chunked->BiasOf(0), stream); error != cudaSuccess) return {error, 0, "grad_bias"};
   }
   return {};
@@ -129,16 +154,16 @@ int PlanLinearOnDevice(const Args& a, const char* function, lg_linear_plan* plan
   if (a.grad_weight != nullptr && RoundsHead(a)) (a.head_grad_signal != 0 ? memory.fixed : memory.several_chunks) += a.loss.vocab_size * a.width * 4;
   LinearLimits limits;
   limits.rows = MostUnmasked(a);
-  limits.granule = 128;
-  // As measured on an H200: summing grad_weight in fp32 moves 8 bytes an element and chunk, which half as many rows as the width keeps in the shadow of the
-  // products; and products want two thousand rows or, with a small vocabulary, as many as half a gigabyte of logits holds.
-  constexpr std::int64_t kLogitsBytes = std::int64_t{560} << 20;
-  limits.default_rows = std::max({std::int64_t{1024}, a.width / 2, kLogitsBytes / memory.logits_row});
+  // As measured on an H200: products want two thousand rows or, with a small vocabulary, as many as half a gigabyte of logits holds. With half as many, what
+  // summing grad_weight in fp32 moves shows; twice as many gain 1 % at most.
+  limits.granule = 256;
+  constexpr std::int64_t kLogitsBytes = std::int64_t{576} << 20;
+  limits.default_rows = std::max(std::int64_t{1024}, kLogitsBytes / memory.logits_row);
   return PlanLinear(a, memory, limits, function, plan);
 }
 
 int BeginLinear(const Args& args, Device* device, bool capturing, const char* function, LinearCall* call) {
-  *call = LinearCall{args, {}, device, static_cast<unsigned char*>(args.workspace), static_cast<cudaStream_t>(args.loss.stream), function, nullptr};
+  *call = LinearCall{args, {}, device, static_cast<unsigned char*>(args.workspace), static_cast<cudaStream_t>(args.loss.stream), capturing, function, nullptr};
   if (const int code = PlanLinearOnDevice(args, function, &call->plan); code != LG_OK) return code;
   const char* why = "";
   call->products = Products::Get(device->facts().ordinal, &why);
@@ -181,25 +206,21 @@ int EnqueueLinear(const LinearCall& call, const CrossEntropyLaunch& loss) {
   return Report(fault, call.function);
 }
 
-int TuneLinear(const LinearCall& call) {
+namespace {
+
+// Products of a chunk, with the caller's gradients left as they are.
+int TuneChunk(const LinearCall& call, const Chunked& chunked, std::int64_t chunk) {
   const Args& a = call.args;
-  const Chunked chunked(call, CrossEntropyLaunch{});
-  if (chunked.chunks() == 0) return LG_OK;
-  const std::int64_t rows = chunked.RowsOf(0), row_bytes = a.width * BytesOfType(a.dtype);
-  // Real hidden states: the clocks that a card holds depend on what it multiplies.
-  ProductOperands operands = chunked.Operands();
-  cudaError_t error = cudaMemcpy2DAsync(operands.grad_hidden, static_cast<std::size_t>(row_bytes), a.hidden, static_cast<std::size_t>(a.hidden_stride * BytesOfType(a.dtype)),
-                                        static_cast<std::size_t>(row_bytes), static_cast<std::size_t>(std::min(rows, a.rows)), cudaMemcpyDeviceToDevice, call.stream);
-  if (error != cudaSuccess) return SetCudaError(error, call.function, "copy of hidden");
+  const ProductOperands operands = chunked.Operands();
   for (const Product product : kProducts) {
     if (!chunked.Wants(product)) continue;
-    const ProductShape first = chunked.ShapeOf(product, 0);
+    const ProductShape shape = chunked.ShapeOf(product, chunk), first = chunked.ShapeOf(product, 0);
+    if (chunk > 0 && shape.rows == first.rows && shape.add == first.add) continue;
     ProductOperands into = operands;
     void* own = nullptr;
-    // The caller's gradient stays as it is.
     if (product == Product::kGradWeight && into.grad_weight == a.grad_weight) {
-      const auto bytes = static_cast<std::size_t>(first.columns * first.grad_weight_stride * BytesOfType(first.out_dtype));
-      error = cudaMallocAsync(&own, bytes, call.stream);
+      const auto bytes = static_cast<std::size_t>(shape.columns * shape.grad_weight_stride * BytesOfType(shape.out_dtype));
+      cudaError_t error = cudaMallocAsync(&own, bytes, call.stream);
       if (error == cudaSuccess) error = cudaMemsetAsync(own, 0, bytes, call.stream);
       if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -207,12 +228,27 @@ int TuneLinear(const LinearCall& call) {
       }
       into.grad_weight = own;
     }
-    int status = call.products->Tune(first, into, chunked.product_workspace(), call.stream);
-    if (status == 0 && product == Product::kGradWeight && chunked.chunks() > 1 && !first.add) {
-      status = call.products->Tune(chunked.ShapeOf(product, 1), into, chunked.product_workspace(), call.stream);
-    }
+    const int status = call.products->Tune(shape, into, chunked.product_workspace(), call.stream);
     if (own != nullptr) (void)cudaFreeAsync(own, call.stream);
     if (status != 0) return Report({cudaSuccess, status, "timing products"}, call.function);
+  }
+  return LG_OK;
+}
+
+}  // namespace
+
+int TuneLinear(const LinearCall& call) {
+  const Args& a = call.args;
+  const Chunked chunked(call, CrossEntropyLaunch{});
+  if (chunked.chunks() == 0) return LG_OK;
+  const std::int64_t rows = chunked.RowsOf(0), row_bytes = a.width * BytesOfType(a.dtype);
+  // Real hidden states: the clocks that a card holds depend on what it multiplies.
+  cudaError_t error = cudaMemcpy2DAsync(chunked.Operands().grad_hidden, static_cast<std::size_t>(row_bytes), a.hidden, static_cast<std::size_t>(a.hidden_stride * BytesOfType(a.dtype)),
+                                        static_cast<std::size_t>(row_bytes), static_cast<std::size_t>(std::min(rows, a.rows)), cudaMemcpyDeviceToDevice, call.stream);
+  if (error != cudaSuccess) return SetCudaError(error, call.function, "copy of hidden");
+  // The first chunk, the second, which adds to the head's gradient, and a last one of fewer rows, where what is best for others need not be.
+  for (std::int64_t chunk = 0; chunk < chunked.chunks(); ++chunk) {
+    if (const int code = TuneChunk(call, chunked, chunk); code != LG_OK) return code;
   }
   error = cudaStreamSynchronize(call.stream);
   return error == cudaSuccess ? LG_OK : SetCudaError(error, call.function, "timing products");

@@ -18,6 +18,7 @@ struct LinearCall {
   Device* device;
   unsigned char* workspace;
   cudaStream_t stream;
+  bool capturing;
   const char* function;
   Products* products;
 };

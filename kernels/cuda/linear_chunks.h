@@ -31,7 +31,7 @@ inline bool SumsHeadApart(const lg_linear_cross_entropy_args& a, std::int64_t ch
 }
 inline bool HasHeadSquares(const lg_linear_cross_entropy_args& a, std::int64_t chunks) {
   const bool one_factor = a.loss.upstream == nullptr || a.loss.upstream_stride == 0;
-  return a.grad_weight != nullptr && a.accumulate == 0 && one_factor && (a.head_grad_signal != 0 || SumsHeadApart(a, chunks));
+  return a.grad_weight != nullptr && one_factor && (a.head_grad_signal != 0 || SumsHeadApart(a, chunks));
 }
 
 // Where things lie in the workspace.
@@ -103,7 +103,8 @@ class Chunked {
     chunk_loss_.targets_are_int64 = 0;
     chunk_loss_.target_stride = 1;
     chunk_loss_.ignore_index = -1;
-    chunk_loss_.losses = loss.losses != nullptr ? rows_.chunk_losses : nullptr;
+    const bool judged = loss.counters != nullptr && rows_.grad_hidden != nullptr;  // a row's loss tells whether its squares count
+    chunk_loss_.losses = loss.losses != nullptr || judged ? rows_.chunk_losses : nullptr;
     chunk_loss_.log_z = loss.log_z != nullptr ? rows_.chunk_log_z : nullptr;
     chunk_loss_.positions = rows_.chunk_positions;
     if (per_row) {
@@ -125,12 +126,12 @@ class Chunked {
     const std::int64_t left = MostUnmasked(a_) - chunk * call_.plan.chunk_rows;
     return std::min(call_.plan.chunk_rows, RoundUp(left, kRowGranule));
   }
-  const CrossEntropyLaunch& LossOf(std::int64_t chunk) {
+  const CrossEntropyLaunch& LossOf(std::int64_t chunk, bool last) {
     chunk_loss_.rows = RowsOf(chunk);
-    chunk_loss_.more_parts = chunk + 1 < chunks();
+    chunk_loss_.more_parts = !last;
     return chunk_loss_;
   }
-  // Without rows to take: for the loss and the micro-batch.
+  // Without rows: for the call's loss and its micro-batch.
   const CrossEntropyLaunch& EmptyLoss() {
     chunk_loss_.rows = 0;
     chunk_loss_.more_parts = 0;
@@ -181,26 +182,40 @@ class Chunked {
   // What is left to do to grad_weight after the last chunk; false = nothing.
   bool FinishWeight(FinishGradientLaunch* finish) const {
     const bool apart = SumsHeadApart(a_, chunks());
-    const bool squares = loss_.counters != nullptr && HasHeadSquares(a_, chunks());
-    if (!apart && !squares) return false;
-    *finish = FinishGradientLaunch{};
-    finish->sums = static_cast<const float*>(apart ? static_cast<void*>(call_.workspace + layout_.head) : a_.grad_weight);
-    finish->sums_stride = apart ? a_.width : a_.grad_weight_stride;
+    if (!apart && !CountsWeight()) return false;
+    *finish = WeightPass(apart ? static_cast<const void*>(call_.workspace + layout_.head) : a_.grad_weight, apart ? a_.width : a_.grad_weight_stride);
     finish->out = apart ? a_.grad_weight : nullptr;
-    finish->out_stride = a_.grad_weight_stride;
-    finish->out_dtype = a_.head_grad_dtype;
-    finish->add = a_.accumulate != 0;
-    finish->rows = a_.loss.vocab_size;
-    finish->width = static_cast<int>(a_.width);
-    finish->counters = squares ? loss_.counters : nullptr;
-    finish->upstream = loss_.upstream;
-    finish->grad_scale = loss_.grad_scale;
-    finish->denominator = loss_.denominator;
-    finish->denominator_pointer = loss_.denominator_pointer;
+    return true;
+  }
+  // Before the first chunk: the squares of a grad_weight that products add to come off; false = nothing.
+  bool DiscountWeight(FinishGradientLaunch* discount) const {
+    if (a_.accumulate == 0 || SumsHeadApart(a_, chunks()) || !CountsWeight()) return false;
+    *discount = WeightPass(a_.grad_weight, a_.grad_weight_stride);
+    discount->sign = -1;
     return true;
   }
 
  private:
+  bool CountsWeight() const { return loss_.counters != nullptr && HasHeadSquares(a_, chunks()); }
+  FinishGradientLaunch WeightPass(const void* sums, std::int64_t stride) const {
+    FinishGradientLaunch pass{};
+    pass.sums = static_cast<const float*>(sums);
+    pass.sums_stride = stride;
+    pass.out_stride = a_.grad_weight_stride;
+    pass.out_dtype = a_.head_grad_dtype;
+    pass.add = a_.accumulate != 0;
+    pass.rows = a_.loss.vocab_size;
+    pass.width = static_cast<int>(a_.width);
+    pass.counters = CountsWeight() ? loss_.counters : nullptr;
+    pass.sign = 1;
+    pass.taken = &rows_.taken->count;
+    pass.upstream = loss_.upstream;
+    pass.grad_scale = loss_.grad_scale;
+    pass.denominator = loss_.denominator;
+    pass.denominator_pointer = loss_.denominator_pointer;
+    return pass;
+  }
+
   const lg_linear_cross_entropy_args& a_;
   const LinearCall& call_;
   const Layout layout_;

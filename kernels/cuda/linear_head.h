@@ -29,7 +29,9 @@ struct FinishGradientLaunch {
   bool add;               // to what is there, before the one rounding
   long long rows;
   int width;
-  DeviceCounters* counters;  // null = squares are not wanted
+  DeviceCounters* counters;  // null = squares are not wanted; else of what is emitted, less of what was there with `add` and `out`
+  int sign;                  // 1, or -1: they come off
+  const int* taken;          // rows that went into the gradient: with none, there is nothing to count
   const float* upstream;     // one scalar for all; null = 1
   const float* grad_scale;
   double denominator;

@@ -97,14 +97,21 @@ __global__ void __launch_bounds__(kRowThreads) Scatter(const __grid_constant__ R
   const int bytes = a.rows.width * E::kBytes;
   const unsigned char* const from = a.rows.chunk_hidden + static_cast<long long>(in_chunk) * bytes;
   CopyRow<Unit>(a.rows.grad_hidden + row * a.rows.grad_hidden_stride_bytes, from, bytes);
-  if (a.loss.counters == nullptr) return;
+  if (a.loss.counters == nullptr || !isfinite(a.rows.chunk_losses[in_chunk])) return;  // signals are of finite rows
   double squares = 0.;
   for (int i = threadIdx.x; i < a.rows.width; i += kRowThreads) {
     const double x = E::Load(from + static_cast<long long>(i) * E::kBytes);
     squares += x * x;
   }
   squares = CtaSum<kRowThreads>(squares);
-  if (threadIdx.x == 0) AddSquares(a.loss.counters, kHiddenGradSqSum, squares, ReadScale(a.loss, row), ReadDenominator(a.loss));
+  if (threadIdx.x != 0) return;
+  if (!Restore(ReadScale(a.loss, row), ReadDenominator(a.loss), &squares)) {
+    atomicOr(&a.loss.counters->absent, Word{LG_HAS_HIDDEN_GRAD});
+  } else if (squares < INFINITY) {
+    SquaresSum sum;
+    sum.Add(squares);
+    sum.AddTo(a.loss.counters, kHiddenGradSqSum);
+  }
 }
 
 template <class T>

@@ -44,7 +44,8 @@ cudaError_t CompactRows(const LinearRows& a, cudaStream_t stream);
 cudaError_t ClearLeftOut(const LinearRows& a, cudaStream_t stream);
 // Taken rows [begin, begin + rows) into the chunk; beyond the last one: zeros and no target.
 cudaError_t GatherRows(const LinearRows& a, int begin, int rows, cudaStream_t stream);
-// The chunk's losses, log_z and gradient of hidden states to where they belong; the squares of the latter into the counters.
+// The chunk's losses, log_z and gradient of hidden states to where they belong; the squares of the latter into the counters, if there are any: then
+// chunk_losses must have been written, wanted or not.
 cudaError_t ScatterRows(const LinearRows& a, int begin, int rows, cudaStream_t stream);
 
 }  // namespace lossgauge::cuda

@@ -119,6 +119,8 @@ cublasStatus_t Candidates(const CublasLt& lt, const Matmul& x, const Description
     if (status == CUBLAS_STATUS_SUCCESS) status = lt.MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspaceBytes);
+  // Where the inner dimension is split, parts are added in fp32: the other ways round them to the output's dtype in between.
+  if (x.out_dtype != 0) set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(x.a));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(x.b));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(x.d));
@@ -237,13 +239,27 @@ int Products::Tune(const ProductShape& shape, const ProductOperands& operands, v
   if (description.status() != CUBLAS_STATUS_SUCCESS) return description.status();
   std::vector<cublasLtMatmulHeuristicResult_t> found;
   if (const cublasStatus_t status = Candidates(*impl_->lt, x, description, &found, kMostCandidates); status != CUBLAS_STATUS_SUCCESS) return status;
-  // In turn, so that every candidate sees the same clocks; the first round only brings the card to the clocks that it holds under load.
-  constexpr int kRounds = 6;
+  // In turn and back again, so that every candidate sees the same clocks and other neighbours; the first round only brings the card to the clocks that it holds
+  // under load. After two more, those far behind are out; the others need more rounds to be told apart.
+  constexpr int kRounds = 11, kFirstRounds = 3;
+  constexpr float kFarBehind = 1.2f;
   const Event begin, end;
   std::vector<std::vector<float>> times(found.size());
   std::vector<bool> usable(found.size(), true);
-  for (int round = 0; round < kRounds; ++round) {
+  const auto median = [&](std::size_t i) {
+    std::nth_element(times[i].begin(), times[i].begin() + static_cast<std::ptrdiff_t>(times[i].size() / 2), times[i].end());
+    return times[i][times[i].size() / 2];
+  };
+  int best = -1;
+  const auto find_best = [&] {
+    best = -1;
     for (std::size_t i = 0; i < found.size(); ++i) {
+      if (usable[i] && !times[i].empty() && (best < 0 || median(i) < median(static_cast<std::size_t>(best)))) best = static_cast<int>(i);
+    }
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t turn = 0; turn < found.size(); ++turn) {
+      const std::size_t i = round % 2 == 0 ? turn : found.size() - 1 - turn;
       if (!usable[i]) continue;
       (void)cudaEventRecord(begin, stream);
       usable[i] = Run(*impl_->lt, x, description, found[i].algo, workspace, stream) == CUBLAS_STATUS_SUCCESS;
@@ -252,17 +268,11 @@ int Products::Tune(const ProductShape& shape, const ProductOperands& operands, v
       if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, begin, end) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
       if (round > 0) times[i].push_back(ms);
     }
+    if (round + 1 != kFirstRounds) continue;
+    find_best();
+    for (std::size_t i = 0; i < found.size() && best >= 0; ++i) usable[i] = usable[i] && median(i) <= kFarBehind * median(static_cast<std::size_t>(best));
   }
-  int best = -1;
-  float best_ms = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (!usable[i] || times[i].empty()) continue;
-    std::nth_element(times[i].begin(), times[i].begin() + static_cast<std::ptrdiff_t>(times[i].size() / 2), times[i].end());
-    const float median = times[i][times[i].size() / 2];
-    if (best >= 0 && median >= best_ms) continue;
-    best = static_cast<int>(i);
-    best_ms = median;
-  }
+  find_best();
   if (best < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
   std::lock_guard<std::mutex> lock(impl_->mutex);
   const auto untuned = [](const auto& choice) { return !choice.second.tuned; };

@@ -23,7 +23,7 @@ __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a
       BarrierInit(base + C::PFULL + i * 8, 1);
       BarrierInit(base + C::SFULL + i * 8, C::CL * C::R);
       BarrierInit(base + C::READY + i * 8, 1);
-      BarrierInit(base + C::SEMPTY + i * 8, C::CL * (C::G + 1));
+      BarrierInit(base + C::SEMPTY + i * 8, C::CL * (C::G + kTakenArrivals));
     }
     for (int i = 0; i < 2; ++i) {
       BarrierInit(base + C::BOOKFULL + i * 8, kBookRows);

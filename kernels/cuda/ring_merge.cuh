@@ -142,13 +142,12 @@ __device__ __forceinline__ void RunCombiner(uint32_t base, const CrossEntropyLau
       if (q.rows == 0) BarrierArrive(base + C::STARTED);
     }
     __syncwarp();
-    if (rank != 0) {
-      if (lane == 0) EntryTaken<C>(base, q.qs);
-      continue;
+    if constexpr (C::SIGNALS) {
+      if (rank == 0) partials.Signals(e, &m);
     }
-    if constexpr (C::SIGNALS) partials.Signals(e, &m);
+    if (lane == 0 || kForRacecheck) EntryTaken<C>(base, q.qs);
+    if (rank != 0) continue;
     if (lane == 0) {
-      EntryTaken<C>(base, q.qs);
       const unsigned half = q.rows / kBookRows & 1;
       const uint32_t to = BookEntry<C>(base, q.rows);
       StoreShared16(to, e.row, e.target, __float_as_uint(e.z_target), __float_as_uint(m.sums.max));

@@ -68,29 +68,6 @@ struct RowReader {
   }
 };
 
-// z = softcap(scale * logit) and dz/dlogit. kMapped = false: z is the logit. In double: a capped logit that is rounded to fp32 shows in a loss that
-// promises 1e-6.
-template <class T, bool kMapped>
-struct LogitMap {
-  double scale, cap;
-  __device__ __forceinline__ double Z(float logit) const {
-    if constexpr (!kMapped) return logit;
-    const double x = logit * scale;
-    return cap == 0. ? x : cap * tanh(x / cap);
-  }
-  // 1 - tanh^2 as a quotient of exponentials: as a difference it would have no digits left where the cap flattens.
-  __device__ __forceinline__ float Slope(float logit) const {
-    if constexpr (!kMapped) return 1.f;
-    if (cap == 0.) return static_cast<float>(scale);
-    if constexpr (Element<T>::kBytes == 4) {
-      const double q = exp(-2. * fabs(logit * scale / cap));
-      return static_cast<float>(scale * 4. * q / ((1. + q) * (1. + q)));
-    }
-    const float q = expf(-2.f * fabsf(static_cast<float>(logit * scale / cap)));
-    return static_cast<float>(scale) * 4.f * q / ((1.f + q) * (1.f + q));
-  }
-};
-
 }  // namespace lossgauge::cuda
 
 #endif  // LOSSGAUGE_KERNELS_CUDA_ROW_READER_CUH_

@@ -4,6 +4,6 @@
 namespace lossgauge::cuda {
 
 const KernelEntry& RowsEntryBf16(int shape, bool signals) { return RowsEntryOf<__nv_bfloat16>(shape, signals); }
-const KernelEntry& MappedRowsEntryBf16(bool signals) { return MappedRowsEntryOf<__nv_bfloat16>(signals); }
+const KernelEntry& MappedRowsEntryBf16(LogitMap map, bool few_columns, bool signals) { return MappedRowsEntryOf<__nv_bfloat16>(map, few_columns, signals); }
 
 }  // namespace lossgauge::cuda

@@ -11,17 +11,20 @@ namespace lossgauge::cuda {
 template <class T, int kShape, bool kSignals>
 struct RowsShape;
 template <class T, bool kSignals>
-struct RowsShape<T, 0, kSignals> : RowsConfig<T, 16, 0, 1, kSignals, false> {};
+struct RowsShape<T, 0, kSignals> : RowsConfig<T, 16, 0, 1, kSignals, LogitMap::kNone> {};
 template <class T, bool kSignals>
-struct RowsShape<T, 1, kSignals> : RowsConfig<T, 1, 4, 8, kSignals, false> {};
+struct RowsShape<T, 1, kSignals> : RowsConfig<T, 1, 4, 8, kSignals, LogitMap::kNone> {};
 template <class T, bool kSignals>
-struct RowsShape<T, 2, kSignals> : RowsConfig<T, 2, 8, 4, kSignals, false> {};
+struct RowsShape<T, 2, kSignals> : RowsConfig<T, 2, 8, 4, kSignals, LogitMap::kNone> {};
 template <class T, bool kSignals>
-struct RowsShape<T, 3, kSignals> : RowsConfig<T, 4, 8, 2, kSignals, false> {};
+struct RowsShape<T, 3, kSignals> : RowsConfig<T, 4, 8, 2, kSignals, LogitMap::kNone> {};
 template <class T, bool kSignals>
-struct RowsShape<T, 4, kSignals> : RowsConfig<T, 8, 8, 1, kSignals, false> {};
-template <class T, bool kSignals>
-struct MappedRowsShape : RowsConfig<T, 16, 0, 1, kSignals, true> {};
+struct RowsShape<T, 4, kSignals> : RowsConfig<T, 8, 8, 1, kSignals, LogitMap::kNone> {};
+// Two reads: arithmetic takes longer. Rows of up to kFewMappedColumns share a CTA.
+template <class T, LogitMap kMap, bool kSignals>
+struct LongMappedRows : RowsConfig<T, 8, 0, 1, kSignals, kMap> {};
+template <class T, LogitMap kMap, bool kSignals>
+struct ShortMappedRows : RowsConfig<T, 2, 0, 4, kSignals, kMap> {};
 
 template <class C>
 KernelEntry MakeRowsEntry() {
@@ -40,10 +43,21 @@ const KernelEntry& RowsEntryOf(int shape, bool signals) {
   return entries[shape][signals];
 }
 
+template <class T, LogitMap kMap>
+const KernelEntry& MappedRowsEntryOf(bool few_columns, bool signals) {
+  static const KernelEntry entries[2][2] = {
+      {MakeRowsEntry<LongMappedRows<T, kMap, false>>(), MakeRowsEntry<LongMappedRows<T, kMap, true>>()},
+      {MakeRowsEntry<ShortMappedRows<T, kMap, false>>(), MakeRowsEntry<ShortMappedRows<T, kMap, true>>()},
+  };
+  return entries[few_columns][signals];
+}
 template <class T>
-const KernelEntry& MappedRowsEntryOf(bool signals) {
-  static const KernelEntry entries[2] = {MakeRowsEntry<MappedRowsShape<T, false>>(), MakeRowsEntry<MappedRowsShape<T, true>>()};
-  return entries[signals];
+const KernelEntry& MappedRowsEntryOf(LogitMap map, bool few_columns, bool signals) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    if (map == LogitMap::kTable) return MappedRowsEntryOf<T, LogitMap::kTable>(few_columns, signals);
+  }
+  if (map == LogitMap::kScale) return MappedRowsEntryOf<T, LogitMap::kScale>(few_columns, signals);
+  return map == LogitMap::kHighCap ? MappedRowsEntryOf<T, LogitMap::kHighCap>(few_columns, signals) : MappedRowsEntryOf<T, LogitMap::kCap>(few_columns, signals);
 }
 
 }  // namespace lossgauge::cuda

@@ -10,18 +10,24 @@
 #define LOSSGAUGE_KERNELS_CUDA_ROWS_KERNEL_CUH_
 
 #include <climits>
+#include <type_traits>
 
+#include "kernels/cuda/capped_table.cuh"
 #include "kernels/cuda/launch_end.cuh"
+#include "kernels/cuda/mapped_sweep.cuh"
 #include "kernels/cuda/row_reader.cuh"
 #include "kernels/cuda/sweep.cuh"
 
 namespace lossgauge::cuda {
 
-template <class T_, int WARPS_, int VECTORS_, int GROUPS_, bool SIGNALS_, bool MAPPED_>
+template <class T_, int WARPS_, int VECTORS_, int GROUPS_, bool SIGNALS_, LogitMap MAP_>
 struct RowsConfig {
   using T = T_;
   static constexpr int WARPS = WARPS_, VECTORS = VECTORS_, GROUPS = GROUPS_;  // warps of a row, vectors of a lane, rows at once in a CTA
-  static constexpr bool SIGNALS = SIGNALS_, MAPPED = MAPPED_;
+  static constexpr bool SIGNALS = SIGNALS_, MAPPED = MAP_ != LogitMap::kNone;
+  static constexpr LogitMap MAP = MAP_;
+  static constexpr bool TABLE = MAP == LogitMap::kTable;
+  using Map = MappedLogits<T, !MAPPED ? LogitMap::kScale : TABLE ? LogitMap::kCap : MAP>;
   static constexpr int GROUP_THREADS = WARPS * 32, THREADS = GROUP_THREADS * GROUPS;
 };
 
@@ -74,6 +80,7 @@ struct MaxFour {
 struct FirstSweep {
   RowSums sums;
   float others_max;  // largest z of the columns other than the target
+  float largest;     // mapped: the logit of the largest z of all
   float max_abs;     // over finite z; infinite if that takes another look (a -inf column)
 };
 
@@ -84,10 +91,13 @@ struct RowWork {
   static constexpr int kElements = kVectorElements<T>;
   const CrossEntropyLaunch& a;
   const Group<C>& group;
-  const LogitMap<T, C::MAPPED> map;
+  const typename C::Map& map;
+  const uint32_t table;  // shared address of the table of exponentials, if there is one
   const RowReader<T> reader;
   const int target;
   const float target_logit;
+
+  __device__ __forceinline__ double Z(float logit) const { return C::MAPPED ? ExactMap{a.logit_scale, a.logit_softcap}.Z(logit) : logit; }
 
   // Calls f(vector, packed, special) for this thread's vectors; all lanes of a warp together, also beyond the row's end. `special` is the same for the
   // whole warp: some lane's vector holds the target or is not a whole vector of the row. Held vectors come from `held`.
@@ -110,50 +120,43 @@ struct RowWork {
 
   __device__ __forceinline__ FirstSweep Reduce(const uint4* held) const {
     const bool smoothing = a.label_smoothing != 0.f;
-    Reduction<T, C::SIGNALS> r(UnscaledSlopes());
-    float z_sum = 0.f, largest = 0.f, mapped_max = kLowest, mapped_sum = 0.f;
+    auto r = [&] {
+      if constexpr (C::TABLE) return TableReduction<C::SIGNALS>(map, CapTable(a, table));
+      else if constexpr (C::MAPPED) return MappedReduction<T, C::MAP, C::SIGNALS>(map);
+      else return Reduction<T, C::SIGNALS>(UnscaledSlopes());
+    }();
     ForVectors(held, [&](int v, const uint4& q, bool special) {
-      const int column = reader.Column(v);
-      if constexpr (!C::MAPPED) {
-        if (!special) {
-          const uint4 one[1] = {q};
-          r.Take(one, smoothing);
-        } else {
-          r.TakeSome(q, column, reader.vocab, target, v < reader.vectors, smoothing);
-        }
+      if (special) {
+        r.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing);
+      } else if constexpr (C::MAPPED) {
+        r.Take(q, smoothing);
       } else {
-        const uint32_t* w = &q.x;
-        double z[kElements];
-        float m = mapped_max;
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) {
-          const bool counts = static_cast<unsigned>(column + i) < static_cast<unsigned>(reader.vocab) && column + i != target;
-          z[i] = counts ? map.Z(E::Get(w[i / E::kPerWord], i % E::kPerWord)) : -INFINITY;
-          const float rounded = static_cast<float>(z[i]);
-          m = fmaxf(m, rounded);
-          if (counts && smoothing) z_sum += rounded;
-          if (fabsf(rounded) < INFINITY) largest = fmaxf(largest, fabsf(rounded));
-        }
-        if (m > mapped_max) {
-          mapped_sum *= ExpExact(static_cast<double>(mapped_max) - m);
-          mapped_max = m;
-        }
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) mapped_sum += ExpExact(z[i] - m);
+        const uint4 one[1] = {q};
+        r.Take(one, smoothing);
       }
     });
-    if constexpr (!C::MAPPED) {
-      largest = r.LargestMagnitude();
-      if (smoothing) z_sum = r.z_sum.Share(group.lane);
-    }
     FirstSweep f;
-    const double exact_z_target = map.Z(target_logit);
+    const double exact_z_target = Z(target_logit);
     const float z_target = static_cast<float>(exact_z_target);
     const float z_target_low = fabsf(z_target) < INFINITY ? static_cast<float>(exact_z_target - z_target) : 0.f;
-    const float my_max = C::MAPPED ? mapped_max : r.max();
-    const float4 most = group.All(make_float4(WarpMax(my_max), WarpMax(largest), 0.f, 0.f), MaxFour());
+    float my_max, z_sum = 0.f;
+    if constexpr (C::MAPPED) {
+      my_max = r.Largest();
+      z_sum = r.SumOfZ();
+    } else {
+      my_max = r.max();
+      if (smoothing) z_sum = r.z_sum.Share(group.lane);
+    }
+    float4 most = group.All(make_float4(WarpMax(my_max), WarpMax(r.LargestMagnitude()), 0.f, 0.f), MaxFour());
+    float part;
+    if constexpr (C::MAPPED) {
+      f.largest = map.Turned(fmaxf(most.x, map.Turned(target_logit)));
+      most = make_float4(fmaxf(static_cast<float>(Z(map.Turned(most.x))), kLowest), fabsf(static_cast<float>(Z(most.y))), 0.f, 0.f);
+      part = WarpSum(r.Sum(most.x));
+    } else {
+      part = WarpSum(r.Sum() * Exp2((my_max - most.x) * kLog2E));
+    }
     f.others_max = most.x;
-    const float part = WarpSum((C::MAPPED ? mapped_sum : r.Sum()) * Exp2((my_max - most.x) * kLog2E));
     const float4 total = group.All(make_float4(part, smoothing ? WarpSum(z_sum) : 0.f, 0.f, 0.f), AddFour());
     f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target, 1., z_target_low);
     const float target_abs = fabsf(z_target);
@@ -161,17 +164,23 @@ struct RowWork {
     return f;
   }
 
-  // Largest finite |z| (as bits) and its lowest column if `largest`, else the lowest column with z == value (INT_MAX: none). Reads the row again from
+  // Largest finite |z| (as bits) and its lowest column if `largest` (`value` is what the sweep found), else the lowest column with z == value (INT_MAX: none). Reads the row again from
   // memory, before anything of it is overwritten. For few rows: those that reach the group's largest so far, and ties of the target with the maximum.
   __device__ __forceinline__ uint2 LookAgain(bool largest, float value) const {
     unsigned best = 0, column = INT_MAX;
+    float least = 0.f;
+    if constexpr (C::MAPPED) {
+      if (largest && value < INFINITY) least = map.Least(value);
+    }
     for (int v = group.thread; v < reader.vectors; v += C::GROUP_THREADS) {
       const uint4 q = reader.Load(v);
       const uint32_t* w = &q.x;
       for (int i = 0; i < kElements; ++i) {
         const unsigned c = static_cast<unsigned>(reader.Column(v) + i);
         if (c >= static_cast<unsigned>(reader.vocab)) continue;
-        const float z = static_cast<float>(map.Z(E::Get(w[i / E::kPerWord], i % E::kPerWord)));
+        const float logit = E::Get(w[i / E::kPerWord], i % E::kPerWord);
+        if (fabsf(logit) < least) continue;
+        const float z = static_cast<float>(Z(logit));
         const unsigned bits = largest ? __float_as_uint(fabsf(z)) : (z == value ? 1u : 0u);
         if (bits >= 0x7f800000u || (!largest && bits == 0)) continue;
         if (bits > best || (bits == best && c < column)) {
@@ -195,41 +204,17 @@ struct RowWork {
     float squares;  // of the gradient as emitted, at upstream 1 and before the denominator
     bool nonfinite;
   };
-  __device__ __forceinline__ Emitted WriteGradient(const uint4* held, const RowGradient& g, float target_exponential, float restore) const {
-    GradientSweep<T, C::SIGNALS> sweep(g, UnscaledSlopes());
-    float mapped_squares = 0.f, mapped_mass = 0.f;
+  template <class Sweep>
+  __device__ __forceinline__ Emitted WriteGradient(const uint4* held, Sweep&& sweep, float target_exponential, float restore) const {
+    const RowGradient& g = sweep.g;
     ForVectors(held, [&](int v, const uint4& q, bool special) {
-      const int column = reader.Column(v);
-      uint4 o;
-      if constexpr (!C::MAPPED) {
-        o = special || !g.plain() ? sweep.TakeSome(q, column, reader.vocab, target, v < reader.vectors) : sweep.Take(q);
-      } else {
-        const uint32_t* in = &q.x;
-        float x[kElements];
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) {
-          const bool inside = static_cast<unsigned>(column + i) < static_cast<unsigned>(reader.vocab);
-          const float logit = E::Get(in[i / E::kPerWord], i % E::kPerWord);
-          const float e = ExpExact(map.Z(logit) - g.max);
-          if (inside && column + i != target) mapped_mass += e;
-          x[i] = (column + i == target ? g.target : fmaf(e, g.scale, g.offset)) * map.Slope(logit);
-          if (!inside) x[i] = 0.f;
-        }
-        uint32_t* w = &o.x;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) w[j] = E::Pack(x[j * E::kPerWord], x[j * E::kPerWord + E::kPerWord - 1]);
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) {
-          const float y = E::Get(w[i / E::kPerWord], i % E::kPerWord) * g.before_squares;
-          mapped_squares = fmaf(y, y, mapped_squares);
-        }
-      }
+      uint4 o = special || !g.plain() ? sweep.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors) : sweep.Take(q);
       if (g.after != 1.f) o = sweep.After(o);
       if (v < reader.vectors) reader.Store(v, o);
     });
     if constexpr (!C::SIGNALS) return {};
-    const float squares = (C::MAPPED ? mapped_squares : sweep.Squares(group.lane)) * restore * restore;
-    const float4 all = group.All(make_float4(WarpSum(C::MAPPED ? mapped_mass : sweep.Mass()), WarpSum(squares), 0.f, 0.f), AddFour());
+    const float squares = sweep.Squares(group.lane) * restore * restore;
+    const float4 all = group.All(make_float4(WarpSum(sweep.Mass()), WarpSum(squares), 0.f, 0.f), AddFour());
     Emitted e{(all.x + target_exponential) * g.inverse_total, all.y, g.after != 1.f && g.after != 0.f};
     if (!(e.squares < INFINITY)) {  // too large to be squared, or not finite: look at what was written
       bool bad = false;
@@ -284,15 +269,22 @@ __device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResu
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
   for (unsigned i = threadIdx.x; i < sizeof(tallies) / 8; i += C::THREADS) reinterpret_cast<Word*>(tallies)[i] = 0;
+  uint32_t table = 0;
+  if constexpr (C::TABLE) {
+    __shared__ uint32_t exponentials[kTableBytes / 4];
+    table = SharedAddress(exponentials);
+    FillCapTable(a, table);
+  }
   __syncthreads();
   const int group_index = threadIdx.x / C::GROUP_THREADS, lane = threadIdx.x & 31;
   const Group<C> group{scratch, group_index, static_cast<int>(threadIdx.x % C::GROUP_THREADS) >> 5, lane,
                        static_cast<int>(threadIdx.x % C::GROUP_THREADS)};
+  const typename C::Map map(C::MAPPED ? a.logit_scale : 1., C::MAPPED ? a.logit_softcap : 0.);
   const double denominator = ReadDenominator(a);
   unsigned best_abs = 0;
   if constexpr (C::SIGNALS) best_abs = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
@@ -328,7 +320,7 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
       }
       continue;
     }
-    const RowWork<C> work{a, group, {a.logit_scale, a.logit_softcap}, RowReader<T>(a, row), static_cast<int>(target),
+    const RowWork<C> work{a, group, map, table, RowReader<T>(a, row), static_cast<int>(target),
                           Element<T>::Load(a.logits + row * a.row_stride_bytes + target * Element<T>::kBytes)};
     uint4 held[C::VECTORS > 0 ? C::VECTORS : 1];
     if constexpr (C::VECTORS > 0) {
@@ -344,7 +336,7 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
         if (f.sums.z_target == f.others_max) r.correct = work.LookAgain(false, f.others_max).y == static_cast<unsigned>(target);
         // Equal values count: the lowest position decides, and rows come in any order.
         if (__float_as_uint(f.max_abs) >= best_abs) {
-          const uint2 l = work.LookAgain(true, 0.f);
+          const uint2 l = work.LookAgain(true, f.max_abs);
           r.max_abs = __uint_as_float(l.x);
           r.max_abs_column = static_cast<int>(l.y);
           best_abs = max(best_abs, l.x);
@@ -358,7 +350,20 @@ __global__ void __launch_bounds__(C::THREADS) RowsKernel(const __grid_constant__
       }
       RowGradient g = MakeRowGradient(f.sums, factor, a.label_smoothing, a.z_loss_weight, a.vocab_size, 1.);
       group.Sync();  // the row has been read by all before anything of it is overwritten
-      const auto emitted = work.WriteGradient(held, g, f.sums.target, factor.restore);
+      typename RowWork<C>::Emitted emitted;
+      if constexpr (C::TABLE) {
+        const auto slope = map.template Of<false, true>(map.Turned(work.target_logit), map.AtLog2(0.), 0.f).slope;
+        g.target *= slope * map.slope();
+        emitted = work.WriteGradient(held, TableGradient<C::SIGNALS>(g, map, CapTable(a, table), static_cast<float>(map.fall())), f.sums.target, factor.restore);
+      } else if constexpr (C::MAPPED) {
+        const auto reference = C::MAP == LogitMap::kScale ? map.At(map.Turned(f.largest)) : map.AtLog2(g.max * kLog2EDouble);
+        // The gradient's exponentials are relative to the largest z as rounded to fp32.
+        const float unit = C::MAP == LogitMap::kScale ? ExpExact(work.Z(f.largest) - g.max) : 1.f;
+        g.target *= map.template Of<false, true>(map.Turned(work.target_logit), reference, 0.f).slope * map.slope();
+        emitted = work.WriteGradient(held, MappedGradient<T, C::MAP, C::SIGNALS>(g, map, reference, unit), f.sums.target, factor.restore);
+      } else {
+        emitted = work.WriteGradient(held, GradientSweep<T, C::SIGNALS>(g, UnscaledSlopes()), f.sums.target, factor.restore);
+      }
       if (a.columns > a.vocab_size) ZeroColumns<C>(group, work.reader.grad, a.vocab_size, a.columns);
       r.mass = emitted.mass;
       r.squares = emitted.squares;

@@ -142,7 +142,10 @@ struct GradientSweep {
   // As Reduction::TakeSome. The result is 0 outside of the row.
   __device__ __forceinline__ uint4 TakeSome(const uint4& q, int column, int vocab, int target, bool valid) {
     const uint4 keep = ColumnMask<T>(column, vocab, target, valid);
-    uint4 o = And(Of(MaskToMinusInfinity<T>(q, keep)), keep);
+    return WithTarget(And(Of(MaskToMinusInfinity<T>(q, keep)), keep), column, target, valid);
+  }
+  // Counts a vector that is 0 at the target, and puts the target's gradient there.
+  __device__ __forceinline__ uint4 WithTarget(uint4 o, int column, int target, bool valid) {
     AddSquares(o);
     uint32_t* w = &o.x;
     const uint32_t t = E::Pack(g.target, g.target);

@@ -28,14 +28,16 @@ cudaError_t FreeOrphan(void* memory) {
 void* WorkspaceOf(int ordinal, cudaStream_t stream, std::size_t bytes, bool capturing, cudaError_t* error) {
   // Never destroyed: CUDA may be gone before static destructors run.
   static std::mutex mutex;
-  static auto& of_streams = *new std::map<std::tuple<int, cudaStream_t, unsigned long long>, Held>();
+  static auto& of_streams = *new std::map<std::tuple<int, cudaStream_t, const void*>, Held>();
+  // One handle stands for a stream of every thread; any other stands for one stream at a time.
+  static thread_local char of_this_thread;
+  // To ask a stream that is being captured for its id would end the capture.
   unsigned long long id = 0;
-  *error = cudaStreamGetId(stream, &id);
+  *error = capturing ? cudaSuccess : cudaStreamGetId(stream, &id);
   if (*error != cudaSuccess) return nullptr;
   std::lock_guard<std::mutex> lock(mutex);
-  // One handle stands for a stream of every thread; any other stands for one stream at a time.
-  Held& held = of_streams[{ordinal, stream, stream == cudaStreamPerThread ? id : 0}];
-  const bool reused = held.memory != nullptr && held.stream_id != id;
+  Held& held = of_streams[{ordinal, stream, stream == cudaStreamPerThread ? &of_this_thread : nullptr}];
+  const bool reused = !capturing && held.memory != nullptr && held.stream_id != id;
   if (held.bytes >= bytes && !reused) {
     held.captured |= capturing;
     return held.memory;

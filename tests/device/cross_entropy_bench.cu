@@ -1,9 +1,10 @@
-// Times lg_cross_entropy on a GPU against the memory limit of the same run: floor = 4 bytes (2 read, 2 written) per bf16 logit over the bandwidth of a large
-// device-to-device copy. Before each repetition the logits are copied anew (they are overwritten by their gradient, and the L2 forgets them) and a
+// Times lg_cross_entropy on a GPU against the memory limit of the same run: floor = each logit read and written once (4 bytes in 16 bits) over the bandwidth
+// of a large device-to-device copy. Before each repetition the logits are copied anew (they are overwritten by their gradient, and the L2 forgets them) and a
 // spinning kernel lets the host run ahead. Medians; the same launches with and without a gauge, interleaved.
 //
 //   cross_entropy_bench [REPETITIONS [PART OF A SHAPE'S NAME]...]
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <lossgauge/lossgauge.h>
 
@@ -25,14 +26,15 @@ __device__ unsigned Mix(unsigned long long x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return static_cast<unsigned>((x ^ (x >> 31)) >> 16);
 }
-__global__ void FillNormal(__nv_bfloat16* p, size_t n, unsigned long long seed) {
+template <class T>
+__global__ void FillNormal(T* p, size_t n, unsigned long long seed) {
   for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < n / 2; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
     const float u = (Mix(2 * i + seed) + 1.0f) * 2.3283064e-10f, w = Mix(2 * i + 1 + seed) * 2.3283064e-10f;
     const float r = sqrtf(-2.f * logf(fmaxf(u, 1e-10f)));
     float s, c;
     sincospif(2.f * w, &s, &c);
-    p[2 * i] = __float2bfloat16(r * c);
-    p[2 * i + 1] = __float2bfloat16(r * s);
+    p[2 * i] = static_cast<T>(r * c);
+    p[2 * i + 1] = static_cast<T>(r * s);
   }
 }
 __global__ void Spin(long long cycles) {
@@ -47,16 +49,29 @@ double Quantile(std::vector<double> v, double q) {
 }
 
 struct Bench {
-  __nv_bfloat16 *source, *work;
+  void *source, *work;
+  int dtype = -1;  // of what the source holds
   long long* targets;
   float* losses;
-  size_t capacity;
+  size_t capacity;  // bytes of source and work
   cudaEvent_t begin, end;
   lg_gauge* gauge = nullptr;
   double bandwidth;  // bytes per ms, read plus written
 
-  double TimeOnce(const lg_cross_entropy_args& args, size_t elements) {
-    CHECK(cudaMemcpyAsync(work, source, elements * 2, cudaMemcpyDeviceToDevice));
+  template <class T>
+  void FillAs() {
+    FillNormal<<<2048, 256>>>(static_cast<T*>(source), capacity / sizeof(T), 1);
+  }
+  void Fill(int as) {
+    if (as == dtype) return;
+    if (as == LG_FP32) FillAs<float>();
+    else if (as == LG_FP16) FillAs<__half>();
+    else FillAs<__nv_bfloat16>();
+    CHECK(cudaDeviceSynchronize());
+    dtype = as;
+  }
+  double TimeOnce(const lg_cross_entropy_args& args, size_t bytes) {
+    CHECK(cudaMemcpyAsync(work, source, bytes, cudaMemcpyDeviceToDevice));
     Spin<<<1, 1>>>(60000);
     CHECK(cudaEventRecord(begin));
     CHECK_LG(lg_cross_entropy(&args));
@@ -73,6 +88,7 @@ struct Shape {
   double ignored, smoothing, z_weight;
   double target;  // of the issue: ratio to the floor, 0 = none
   double scale = 1, cap = 0;
+  int dtype = LG_BF16;
 };
 
 // "8192 x 128256 cap 30"
@@ -82,6 +98,7 @@ std::string NameOf(const Shape& s, const char* by) {
   std::string all = name;
   if (s.cap != 0) std::snprintf(name, sizeof name, " cap %g", s.cap), all += name;
   if (s.scale != 1) std::snprintf(name, sizeof name, " scale %g", s.scale), all += name;
+  if (s.dtype != LG_BF16) all += s.dtype == LG_FP32 ? " fp32" : " fp16";
   return all;
 }
 
@@ -95,7 +112,9 @@ bool Wanted(const Shape& s, int count, char** names) {
 
 void Run(Bench& b, const Shape& s, int repetitions) {
   const size_t elements = static_cast<size_t>(s.rows) * static_cast<size_t>(s.vocab);
-  if (elements > b.capacity) return;
+  const size_t bytes = elements * (s.dtype == LG_FP32 ? 4 : 2);
+  if (bytes > b.capacity) return;
+  b.Fill(s.dtype);
   std::vector<long long> targets(static_cast<size_t>(s.rows));
   unsigned long long state = 88172645463325252ull;
   long long unmasked = 0;
@@ -110,7 +129,7 @@ void Run(Bench& b, const Shape& s, int repetitions) {
   lg_cross_entropy_args args;
   lg_cross_entropy_args_init(&args);
   args.logits = b.work;
-  args.logits_dtype = LG_BF16;
+  args.logits_dtype = s.dtype;
   args.rows = s.rows;
   args.columns = s.vocab;
   args.targets = b.targets;
@@ -125,15 +144,15 @@ void Run(Bench& b, const Shape& s, int repetitions) {
   std::vector<double> with, without;
   for (int i = 0; i < repetitions + 3; ++i) {
     args.gauge = b.gauge;
-    const double on = b.TimeOnce(args, elements);
+    const double on = b.TimeOnce(args, bytes);
     args.gauge = nullptr;
-    const double off = b.TimeOnce(args, elements);
+    const double off = b.TimeOnce(args, bytes);
     if (i >= 3) with.push_back(on), without.push_back(off);
   }
   CHECK_LG(lg_gauge_publish(b.gauge, nullptr));
   CHECK(cudaDeviceSynchronize());
-  const double floor = 4.0 * static_cast<double>(elements) / b.bandwidth;
-  const double own = (2.0 * static_cast<double>(unmasked) + 2.0 * s.rows) * s.vocab / b.bandwidth;
+  const double floor = 2.0 * static_cast<double>(bytes) / b.bandwidth;
+  const double own = floor * (static_cast<double>(unmasked) + s.rows) / (2.0 * s.rows);
   const double on = Quantile(with, 0.5), off = Quantile(without, 0.5);
   std::printf("| %s | %2.0f %% | %g | %g | %.4f (%.4f to %.4f) | %.4f | %+.1f %% | %.3f | %.3f | %s |\n", NameOf(s, " x ").c_str(),
               100 * s.ignored, s.smoothing, s.z_weight, on, Quantile(with, 0.1), Quantile(with, 0.9), off, 100 * (on / off - 1), on / floor, on / own,
@@ -199,15 +218,14 @@ void Overheads(Bench& b) {
 int main(int argc, char** argv) {
   const int repetitions = argc > 1 ? std::atoi(argv[1]) : 15;
   Bench b{};
-  b.capacity = static_cast<size_t>(16384) * 128256;
-  CHECK(cudaMalloc(&b.source, b.capacity * 2));
-  CHECK(cudaMalloc(&b.work, b.capacity * 2));
+  b.capacity = static_cast<size_t>(16384) * 128256 * 2;
+  CHECK(cudaMalloc(&b.source, b.capacity));
+  CHECK(cudaMalloc(&b.work, b.capacity));
   CHECK(cudaMalloc(&b.targets, 131072 * 8));
   CHECK(cudaMalloc(&b.losses, 131072 * 4));
   CHECK(cudaEventCreate(&b.begin));
   CHECK(cudaEventCreate(&b.end));
-  FillNormal<<<2048, 256>>>(b.source, b.capacity, 1);
-  CHECK(cudaDeviceSynchronize());
+  b.Fill(LG_BF16);
   lg_gauge_options options;
   lg_gauge_options_init(&options);
   options.run = "cross_entropy_bench";
@@ -218,16 +236,16 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 12; ++i) {
     Spin<<<1, 1>>>(60000);
     CHECK(cudaEventRecord(b.begin));
-    CHECK(cudaMemcpyAsync(b.work, b.source, b.capacity * 2, cudaMemcpyDeviceToDevice));
+    CHECK(cudaMemcpyAsync(b.work, b.source, b.capacity, cudaMemcpyDeviceToDevice));
     CHECK(cudaEventRecord(b.end));
     CHECK(cudaEventSynchronize(b.end));
     float ms;
     CHECK(cudaEventElapsedTime(&ms, b.begin, b.end));
     if (i > 1) copies.push_back(ms);
   }
-  b.bandwidth = 2.0 * static_cast<double>(b.capacity) * 2 / Quantile(copies, 0.5);
+  b.bandwidth = 2.0 * static_cast<double>(b.capacity) / Quantile(copies, 0.5);
   std::printf("copy: %.0f GB/s, read plus written\n\n", b.bandwidth / 1e6);
-  std::printf("| shape | ignored | smoothing | z-loss | ms, signals on (p10 to p90) | signals off | signals cost | of the 4-byte floor | of its own bytes | target |\n");
+  std::printf("| shape | ignored | smoothing | z-loss | ms, signals on (p10 to p90) | signals off | signals cost | of the floor | of its own bytes | target |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   const Shape shapes[] = {
       {8192, 32000, 0, 0, 0, 1.06},      {8192, 128256, 0, 0, 0, 1.04},     {8192, 128256, 0.25, 0, 0, 0.95},  {16384, 128256, 0, 0, 0, 1.04},
@@ -239,6 +257,9 @@ int main(int argc, char** argv) {
       {8192, 32000, 0, 0, 0, 0, 1, 30},  {8192, 128256, 0, 0, 0, 0, 1, 30}, {4096, 256000, 0, 0, 0, 0, 1, 30}, {65536, 4096, 0, 0, 0, 0, 1, 30},
       {8192, 32000, 0, 0, 0, 0, 0.25},   {8192, 128256, 0, 0, 0, 0, 0.25},  {4096, 256000, 0, 0, 0, 0, 0.25},  {65536, 4096, 0, 0, 0, 0, 0.25},
       {8192, 128256, 0, 0.1, 0, 0, 1, 30},
+      {8192, 32000, 0, 0, 0, 0, 1, 0, LG_FP16},     {8192, 32000, 0, 0, 0, 0, 1, 30, LG_FP16},   {8192, 32000, 0, 0, 0, 0, 0.25, 0, LG_FP16},
+      {8192, 32000, 0, 0, 0, 0, 1, 0, LG_FP32},     {8192, 32000, 0, 0, 0, 0, 1, 30, LG_FP32},   {8192, 32000, 0, 0, 0, 0, 0.25, 0, LG_FP32},
+      {8192, 128256, 0, 0, 0, 0, 1, 0, LG_FP32},    {8192, 128256, 0, 0, 0, 0, 1, 30, LG_FP32},
   };
   for (const Shape& shape : shapes) {
     if (Wanted(shape, std::max(argc - 2, 0), argv + 2)) Run(b, shape, repetitions);

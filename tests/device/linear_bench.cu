@@ -10,31 +10,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/device/bench_check.h"
+#include "tests/device/linear_tensors.cuh"
 #include "tests/device/plain_products.h"
 
 namespace {
 
+using lossgauge::DeviceArray;
+using lossgauge::LinearTensors;
 using lossgauge::PlainProduct;
-
-__global__ void Fill(__nv_bfloat16* p, size_t n, float scale, unsigned long long seed) {
-  for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < n; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
-    unsigned long long x = (i + seed) * 0x9e3779b97f4a7c15ull;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    p[i] = __float2bfloat16((static_cast<float>(x >> 40) * 5.9604645e-8f - 0.5f) * scale);
-  }
-}
-
-template <class T>
-T* Allocate(size_t elements) {
-  T* made = nullptr;
-  CHECK(cudaMalloc(&made, elements * sizeof(T)));
-  return made;
-}
 
 double Median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
@@ -63,93 +51,106 @@ double Block(const std::function<void()>& run, double about_ms) {
 }
 
 struct Shape {
-  int rows, width, vocab;
-  double ignored, target;  // of the issue, ratio to the plain products over all rows
-  bool tell;               // the caller knows the number of unmasked rows
-  long long chunk_rows;    // 0 = the library's choice
-  bool round_head;         // grad_weight in bf16
+  long long rows, width, vocab;
 };
 
-std::string NameOf(const Shape& s) {
-  char name[128];
-  std::snprintf(name, sizeof name, "%d, %d, %d%s%s%s", s.rows, s.width, s.vocab, s.ignored > 0 ? (s.tell ? ", 25 % ignored" : ", 25 % ignored, not told") : "",
-                s.chunk_rows > 0 ? (", chunk " + std::to_string(s.chunk_rows)).c_str() : "", s.round_head ? ", grad_weight bf16" : "");
+struct Variant {
+  Shape shape;
+  double ignored, target;  // of the issue, ratio to the plain products over all rows
+  enum { kNotTold, kTold, kInGraph } rows_are;  // whether the caller knows the number of unmasked rows; kInGraph: it does not, and replays a captured call
+  long long chunk_rows;                         // 0 = the library's choice
+  bool round_head;                              // grad_weight in bf16
+};
+
+std::string NameOf(const Variant& v) {
+  std::string name = std::to_string(v.shape.rows) + ", " + std::to_string(v.shape.width) + ", " + std::to_string(v.shape.vocab);
+  if (v.ignored > 0) name += ", " + std::to_string(static_cast<int>(v.ignored * 100 + .5)) + " % ignored";
+  if (v.ignored > 0 && v.rows_are == Variant::kNotTold) name += ", not told";
+  if (v.rows_are == Variant::kInGraph) name += ", in a graph";
+  if (v.chunk_rows > 0) name += ", chunk " + std::to_string(v.chunk_rows);
+  if (v.round_head) name += ", grad_weight bf16";
   return name;
 }
 
-void Run(const Shape& s, int rounds, lg_gauge* gauge) {
-  const auto rows = static_cast<size_t>(s.rows), width = static_cast<size_t>(s.width), vocab = static_cast<size_t>(s.vocab);
-  auto* hidden = Allocate<__nv_bfloat16>(rows * width);
-  auto* weight = Allocate<__nv_bfloat16>(vocab * width);
-  auto* grad_hidden = Allocate<__nv_bfloat16>(rows * width);
-  auto* grad_weight = Allocate<float>(vocab * width);
-  auto* logits = Allocate<__nv_bfloat16>(rows * vocab);
-  auto* targets_on_device = Allocate<long long>(rows);
-  Fill<<<1056, 256>>>(hidden, rows * width, 2.f, 1);
-  Fill<<<1056, 256>>>(weight, vocab * width, 0.06f, 2);
-  std::vector<long long> targets(rows);
-  long long unmasked = 0;
-  unsigned long long state = 88172645463325252ull;
-  for (auto& target : targets) {
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    const bool ignore = static_cast<double>(state >> 11) / 9007199254740992.0 < s.ignored;
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    target = ignore ? -100 : static_cast<long long>(state % vocab);
-    unmasked += !ignore;
+// The three products over all rows of a shape, and the tensors that they share with the calls.
+class Plain {
+ public:
+  explicit Plain(const Shape& s)
+      : tensors_(s.rows, s.width, s.vocab, 1), logits_(LinearTensors::Size(s.rows, s.vocab)),
+        logits_product_(CUBLAS_OP_T, CUBLAS_OP_N, s.vocab, s.rows, s.width, false, tensors_.weight, tensors_.hidden, logits_),
+        hidden_product_(CUBLAS_OP_N, CUBLAS_OP_N, s.width, s.rows, s.vocab, false, tensors_.weight, logits_, tensors_.grad_hidden),
+        weight_product_(CUBLAS_OP_N, CUBLAS_OP_T, s.width, s.vocab, s.rows, true, tensors_.hidden, logits_, tensors_.grad_weight) {}
+  void Run() const {
+    logits_product_.Run();
+    hidden_product_.Run();
+    weight_product_.Run();
   }
-  CHECK(cudaMemcpy(targets_on_device, targets.data(), rows * 8, cudaMemcpyHostToDevice));
+  const LinearTensors& tensors() const { return tensors_; }
 
-  const PlainProduct product_logits(CUBLAS_OP_T, CUBLAS_OP_N, s.vocab, s.rows, s.width, false, weight, hidden, logits);
-  const PlainProduct product_hidden(CUBLAS_OP_N, CUBLAS_OP_N, s.width, s.rows, s.vocab, false, weight, logits, grad_hidden);
-  const PlainProduct product_weight(CUBLAS_OP_N, CUBLAS_OP_T, s.width, s.vocab, s.rows, true, hidden, logits, grad_weight);
-  const auto plain = [&] {
-    product_logits.Run();
-    product_hidden.Run();
-    product_weight.Run();
-  };
+ private:
+  const LinearTensors tensors_;
+  const DeviceArray<__nv_bfloat16> logits_;
+  const PlainProduct logits_product_, hidden_product_, weight_product_;
+};
 
-  lg_linear_cross_entropy_args args;
-  lg_linear_cross_entropy_args_init(&args);
-  args.hidden = hidden;
-  args.dtype = LG_BF16;
-  args.rows = s.rows;
-  args.width = s.width;
-  args.weight = weight;
-  args.columns = s.vocab;
-  args.grad_hidden = grad_hidden;
-  args.grad_weight = grad_weight;
-  args.head_grad_dtype = s.round_head ? LG_BF16 : LG_FP32;
-  args.chunk_rows = s.chunk_rows;
-  if (s.tell) args.most_unmasked_rows = unmasked;
-  args.loss.targets = targets_on_device;
+// Ignores about that part of the rows; returns how many are left.
+long long Mask(const LinearTensors& tensors, double ignored) {
+  unsigned long long state = 88172645463325252ull;
+  long long unmasked = 0;
+  tensors.Mask([&](long long) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    const bool ignore = static_cast<double>(state >> 11) / 9007199254740992.0 < ignored;
+    unmasked += !ignore;
+    return ignore;
+  });
+  return unmasked;
+}
+
+void Run(const Variant& v, const Plain& plain, int rounds, lg_gauge* gauge) {
+  const LinearTensors& tensors = plain.tensors();
+  const long long unmasked = Mask(tensors, v.ignored);
+  cudaStream_t stream = nullptr;
+  if (v.rows_are == Variant::kInGraph) CHECK(cudaStreamCreate(&stream));
+  lg_linear_cross_entropy_args args = tensors.Args(stream, v.chunk_rows);
+  args.bias = args.grad_bias = nullptr;
+  args.loss.losses = args.loss.log_z = nullptr;
+  args.head_grad_dtype = v.round_head ? LG_BF16 : LG_FP32;
+  if (v.rows_are == Variant::kTold) args.most_unmasked_rows = unmasked;
   args.loss.gauge = gauge;
-  auto* loss = Allocate<float>(1);
-  args.loss.loss = loss;
   lg_linear_plan plan{};
   plan.struct_size = sizeof plan;
   CHECK_LG(lg_linear_cross_entropy_plan(&args, &plan));
   CHECK_LG(lg_linear_cross_entropy_prepare(&args));
-  const auto ours = [&] {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  if (v.rows_are == Variant::kInGraph) {
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     CHECK_LG(lg_linear_cross_entropy(&args));
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  }
+  const auto ours = [&] {
+    if (executable != nullptr) CHECK(cudaGraphLaunch(executable, nullptr));
+    else CHECK_LG(lg_linear_cross_entropy(&args));
     CHECK_LG(lg_gauge_publish(gauge, nullptr));
   };
-  const double about = std::max(0.5, Block(plain, 200));
+  const auto products = [&] { plain.Run(); };
+  const double about = std::max(0.5, Block(products, 200));
   std::vector<double> plain_ms, our_ms, ratios;
   for (int round = 0; round < rounds; ++round) {
-    plain_ms.push_back(Block(plain, about));
+    plain_ms.push_back(Block(products, about));
     our_ms.push_back(Block(ours, about));
     ratios.push_back(our_ms.back() / plain_ms.back());
   }
   std::sort(ratios.begin(), ratios.end());
-  float value;
-  CHECK(cudaMemcpy(&value, loss, 4, cudaMemcpyDeviceToHost));
-  std::printf("| %s | %.2f | %.2f | %.3f (%.3f to %.3f) | %s | %lld x %lld | %.3f | %.4f |\n", NameOf(s).c_str(), Median(plain_ms), Median(our_ms), ratios[ratios.size() / 2],
-              ratios.front(), ratios.back(), s.target > 0 ? std::to_string(s.target).substr(0, 4).c_str() : "", static_cast<long long>(plan.chunks),
-              static_cast<long long>(plan.chunk_rows), static_cast<double>(plan.workspace_bytes) / 1e9, static_cast<double>(value));
+  std::printf("| %s | %.2f | %.2f | %.3f (%.3f to %.3f) | %s | %lld x %lld | %.3f | %.4f |\n", NameOf(v).c_str(), Median(plain_ms), Median(our_ms), ratios[ratios.size() / 2],
+              ratios.front(), ratios.back(), v.target > 0 ? std::to_string(v.target).substr(0, 4).c_str() : "", static_cast<long long>(plan.chunks),
+              static_cast<long long>(plan.chunk_rows), static_cast<double>(plan.workspace_bytes) / 1e9, static_cast<double>(tensors.loss.Read()[0]));
   std::fflush(stdout);
-  for (void* memory : {static_cast<void*>(hidden), static_cast<void*>(weight), static_cast<void*>(grad_hidden), static_cast<void*>(grad_weight), static_cast<void*>(logits),
-                       static_cast<void*>(targets_on_device), static_cast<void*>(loss)}) {
-    CHECK(cudaFree(memory));
+  if (executable != nullptr) {
+    CHECK(cudaGraphExecDestroy(executable));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaStreamDestroy(stream));
   }
 }
 
@@ -165,17 +166,27 @@ int main(int count, char** arguments) {
   options.ring_dir = "/dev/shm/lossgauge-linear-bench";
   lg_gauge* gauge = nullptr;
   CHECK_LG(lg_gauge_open(&options, &gauge));
-  const Shape shapes[] = {
-      {8192, 4096, 128256, 0, 1.04, false, 0, false},   {8192, 2048, 32000, 0, 1.08, false, 0, false},    {4096, 8192, 128256, 0, 1.05, false, 0, false},
-      {8192, 4096, 128256, .25, 0.80, true, 0, false},  {8192, 4096, 128256, .25, 0, false, 0, false},    {8192, 4096, 128256, 0, 0, false, 1024, false},
-      {8192, 4096, 128256, 0, 0, false, 4096, false},   {8192, 4096, 128256, 0, 0, false, 0, true},       {4096, 8192, 128256, 0, 0, false, 2048, false},
+  constexpr Shape kLarge{8192, 4096, 128256}, kSmall{8192, 2048, 32000}, kWide{4096, 8192, 128256};
+  constexpr auto kNotTold = Variant::kNotTold, kTold = Variant::kTold;
+  const Variant variants[] = {
+      {kLarge, 0, 1.04, kNotTold, 0, false},    {kLarge, .25, 0.80, kTold, 0, false}, {kLarge, .25, 0, kNotTold, 0, false},   {kLarge, .25, 0, Variant::kInGraph, 0, false},
+      {kLarge, .24, 0, kTold, 0, false},        {kLarge, 0, 0, kNotTold, 1024, false}, {kLarge, 0, 0, kNotTold, 4096, false}, {kLarge, 0, 0, kNotTold, 0, true},
+      {kSmall, 0, 1.08, kNotTold, 0, false},    {kWide, 0, 1.05, kNotTold, 0, false},  {kWide, 0, 0, kNotTold, 4096, false},
   };
   std::printf("| N, D, V | three products, ms | linear cross-entropy, ms | ratio (rounds) | target | chunks | extra memory, GB | loss |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
-  for (const Shape& shape : shapes) {
+  std::unique_ptr<const Plain> plain;
+  for (const Variant& variant : variants) {
     bool wanted = count <= 2;
-    for (int i = 2; i < count; ++i) wanted |= NameOf(shape).find(arguments[i]) != std::string::npos;
-    if (wanted) Run(shape, rounds, gauge);
+    for (int i = 2; i < count; ++i) wanted |= NameOf(variant).find(arguments[i]) != std::string::npos;
+    if (!wanted) continue;
+    const Shape& s = variant.shape;
+    if (plain == nullptr || plain->tensors().rows != s.rows || plain->tensors().width != s.width) {
+      plain.reset();  // before the next one takes its memory
+      plain = std::make_unique<const Plain>(s);
+    }
+    Run(variant, *plain, rounds, gauge);
   }
+  plain.reset();
   CHECK_LG(lg_gauge_close(gauge, nullptr));
 }

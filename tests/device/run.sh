@@ -3,15 +3,17 @@
 #
 #   tests/device/run.sh [--bin DIR] [--log DIR] [STEP...]
 #
-# STEP: build, conformance, repeat, streams, places, close, ring, killed_writer, observe, bad_input, large, memcheck, racecheck, initcheck, synccheck, bench; or tests,
-# sanitize, all (default). --bin: binaries built elsewhere and liblossgauge.so.0, in one directory, instead of building here; the conformance suite that
-# racecheck follows (LOSSGAUGE_CUDA_RACECHECK) lies in DIR/racecheck. --log: whole outputs, one file a step (default build/device/log).
+# STEP: build, conformance, repeat, streams, places, close, ring, killed_writer, observe, bad_input, large, linear, linear_memory, memcheck, racecheck, initcheck,
+# synccheck, bench, linear_bench; or tests, sanitize, all (default). --bin: binaries built elsewhere and liblossgauge.so.0, in one directory, instead of building
+# here; the conformance suite that racecheck follows (LOSSGAUGE_CUDA_RACECHECK) lies in DIR/racecheck. --log: whole outputs, one file a step (default
+# build/device/log).
 #
 # Building needs nvcc 13, CMake, ninja, GoogleTest and Highway (LOSSGAUGE_DEVICE_DEPS: a prefix where the last two are, if not installed).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-tests=(conformance repeat streams places close ring killed_writer observe bad_input large)
+tests=(conformance repeat streams places close ring killed_writer observe bad_input large linear linear_memory)
 tools=(memcheck racecheck initcheck synccheck)
+benches=(bench linear_bench)
 build=build/device bin='' log='' wanted=()
 while (($# > 0)); do
   case $1 in
@@ -19,21 +21,26 @@ while (($# > 0)); do
     --log) log=$2; shift ;;
     tests) wanted+=("${tests[@]}") ;;
     sanitize) wanted+=("${tools[@]}") ;;
-    all) wanted+=(build "${tests[@]}" "${tools[@]}" bench) ;;
-    build | bench) wanted+=("$1") ;;
-    *) [[ " ${tests[*]} ${tools[*]} " == *" $1 "* ]] || { echo "no such step: $1" >&2; exit 2; }
+    all) wanted+=(build "${tests[@]}" "${tools[@]}" "${benches[@]}") ;;
+    build) wanted+=("$1") ;;
+    *) [[ " ${tests[*]} ${tools[*]} ${benches[*]} " == *" $1 "* ]] || { echo "no such step: $1" >&2; exit 2; }
        wanted+=("$1") ;;
   esac
   shift
 done
-((${#wanted[@]} > 0)) || wanted=(build "${tests[@]}" "${tools[@]}" bench)
+((${#wanted[@]} > 0)) || wanted=(build "${tests[@]}" "${tools[@]}" "${benches[@]}")
 log=${log:-$build/log}
 mkdir -p "$log" && log=$(cd "$log" && pwd) || exit 1
 export TMPDIR=/dev/shm  # a device can map rings of a memory file system only
 export PATH=$PATH:/usr/local/cuda/bin
 declare -A limit=([build]=3600 [conformance]=600 [repeat]=300 [streams]=300 [places]=60 [close]=60 [ring]=300 [killed_writer]=300 [observe]=60 [bad_input]=60 [large]=120
+                  [linear]=120 [linear_memory]=60 [linear_bench]=300
                   [memcheck]=900 [racecheck]=1800 [initcheck]=900 [synccheck]=900 [bench]=900)
-small='Layout.B3*:Numerics.B1*:Signals.*'  # of the conformance suite, for sanitizers
+# Of the conformance suite, for sanitizers. initcheck does not see what cuBLASLt's kernels write, so that it would call every logit of the linear path unset: there,
+# the suite fills the workspace with NaN instead.
+small='Layout.B3*:Numerics.B1*:Signals.*'
+linear='LinearCases.*:LinearCalls.*-LinearCases.B22_TheHeads*'  # that one has thousands of launches
+races='LinearCases.B24*:LinearCases.B28*:LinearCases.B38*:LinearCalls.TheSameCall*'  # of these: racecheck takes seconds for each
 rows=() failed=0
 
 configure() {  # DIRECTORY RACECHECK
@@ -42,39 +49,48 @@ configure() {  # DIRECTORY RACECHECK
 }
 build_all() {
   local targets=("${tests[@]/#/cuda_}")
-  configure $build OFF && cmake --build $build --target cross_entropy_bench_cuda "${targets[@]/%/_test}" &&
+  configure $build OFF && cmake --build $build --target cross_entropy_bench_cuda linear_bench_cuda "${targets[@]/%/_test}" &&
     configure $build-racecheck ON && cmake --build $build-racecheck --target cuda_conformance_test
 }
 program() { if [[ $bin ]]; then echo "$bin/$1"; else echo "$build/bin/$1"; fi; }
 sanitized() {  # TOOL PROGRAM FILTER
   local options=()
   # More barriers than these tools keep track of by themselves: what they say then is wrong. Many small launches run out of memory with as many.
-  [[ $1 == racecheck || $1 == synccheck ]] && options=(--num-cuda-barriers "$([[ $2 == *conformance* ]] && echo 65536 || echo 4096)")
+  [[ $1 == racecheck || $1 == synccheck ]] && options=(--num-cuda-barriers "$([[ $3 == "$small" ]] && echo 65536 || echo 4096)")
   compute-sanitizer --tool "$1" "${options[@]}" --error-exitcode 9 "$2" --gtest_brief=1 --gtest_filter="$3"
 }
+# Tests of the linear path without replays: memcheck takes the parameters of kernels in a conditional node, which lie in memory of the driver's, for stray reads.
+direct='Linear.MicroBatches*:Linear.SeveralStreams*'
 # racecheck does not follow barriers that bytes from another CTA complete, nor what a warp hands on by one lane's arrival behind __syncwarp (SFULL in
 # kernels/cuda/ring_layout.cuh, kBookArrivals in stage_layout.cuh): its reports of ring and stage kernels are expected, and must be gone in the variant that
 # does the same in ways that it follows.
 racecheck() {
-  local variant=$build-racecheck/bin/cuda_conformance_test name filter code
+  local variant=$build-racecheck/bin/cuda_conformance_test name filter binary code
   [[ $bin ]] && variant=$bin/racecheck/cuda_conformance_test
-  for name in conformance observe; do
-    filter='*' code=0
-    [[ $name == conformance ]] && filter=$small
-    sanitized racecheck "$(program "cuda_${name}_test")" "$filter" >"$log/racecheck-$name" 2>&1 || code=$?
+  for name in conformance linear observe; do
+    filter='*' code=0 binary=$(program cuda_conformance_test)
+    case $name in
+      conformance) filter=$small ;;
+      linear) filter=$races ;;
+      *) binary=$(program "cuda_${name}_test") ;;
+    esac
+    sanitized racecheck "$binary" "$filter" >"$log/racecheck-$name" 2>&1 || code=$?
     ((code == 0 || code == 9)) || { cat "$log/racecheck-$name"; return $code; }
     if grep "Race reported" "$log/racecheck-$name" | grep -vE "(Ring|Stage)Kernel"; then return 9; fi
     echo "expected reports: $(grep -c "Race reported" "$log/racecheck-$name") ($name)"
   done
   echo "== the variant"
-  sanitized racecheck "$variant" "$small"
+  sanitized racecheck "$variant" "$small" && sanitized racecheck "$variant" "$races"
 }
 step() {
   case $1 in
     build) if [[ $bin ]]; then echo 'SUMMARY: built elsewhere'; else build_all; fi ;;
     bench) "$(program cross_entropy_bench_cuda)" ;;
+    linear_bench) "$(program linear_bench_cuda)" ;;
     racecheck) racecheck ;;
-    memcheck | initcheck | synccheck) sanitized "$1" "$(program cuda_conformance_test)" "$small" && sanitized "$1" "$(program cuda_observe_test)" '*' ;;
+    memcheck | initcheck | synccheck)
+      sanitized "$1" "$(program cuda_conformance_test)" "$small" && sanitized "$1" "$(program cuda_observe_test)" '*' || return
+      [[ $1 == initcheck ]] || { sanitized "$1" "$(program cuda_conformance_test)" "$linear" && sanitized "$1" "$(program cuda_linear_test)" "$direct"; } ;;
     *) "$(program "cuda_$1_test")" --gtest_brief=1 ;;
   esac
 }
@@ -98,7 +114,7 @@ for name in "${wanted[@]}"; do
   result=ok
   if ((code == 124 || code == 137)); then result="over its limit of ${limit[$name]} s"; elif ((code != 0)); then result="FAILED ($code)"; fi
   [[ $result == ok ]] || failed=1
-  if [[ $name == bench ]]; then cat "$log/$name"; elif ((code != 0)); then tail -n 40 "$log/$name"; fi
+  if [[ " ${benches[*]} " == *" $name "* ]]; then cat "$log/$name"; elif ((code != 0)); then tail -n 40 "$log/$name"; fi
   rows+=("| $name | $result | $((SECONDS - begin)) | $(summary "$log/$name") |")
   [[ $name == build && $code != 0 ]] && break
 done

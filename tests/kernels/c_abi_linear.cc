@@ -137,6 +137,7 @@ LinearOutcome CAbiBackend::RunLinear(const LinearProblem& problem) {
   const std::size_t workspace_bytes =
       problem.gives_workspace && planned == LG_OK ? (static_cast<std::size_t>(outcome.plan.workspace_bytes) + kAligned - 1) / kAligned * kAligned : 0;
   GuardedBuffer workspace(workspace_bytes);
+  workspace.FillWithNan();  // what is read before it is written shows
   if (workspace_bytes != 0) {
     args.workspace = Place(workspace);
     args.workspace_bytes = outcome.plan.workspace_bytes;

@@ -155,6 +155,21 @@ TEST(LinearCalls, ABudgetIsKeptAndChangesNoResult) {
   for (const unsigned char byte : refused.grad_hidden_bytes) ASSERT_EQ(byte, 0xff) << "written before it was refused";
 }
 
+TEST(LinearCalls, LogitsInAnotherDtypeAreRightOrRefused) {
+  LinearProblem problem = Head();
+  problem.dtype = LG_BF16;
+  problem.logits_dtype = LG_FP32;
+  if (HasLogitsOfAnotherType()) return ExpectLinearLikeOracle(problem);
+  const LinearOutcome refused = TestedBackend().RunLinear(problem);
+  EXPECT_EQ(refused.code, LG_UNIMPLEMENTED);
+  EXPECT_NE(refused.message.find("logits_dtype: expected dtype (1) on a device, got 0"), std::string::npos) << refused.message;
+  for (const auto* bytes : {&refused.grad_hidden_bytes, &refused.grad_weight_bytes, &refused.grad_bias_bytes}) {
+    for (const unsigned char byte : *bytes) ASSERT_EQ(byte, 0xff) << "written before it was refused";
+  }
+  for (const float loss : refused.losses) EXPECT_TRUE(std::isnan(loss));
+  EXPECT_TRUE(std::isnan(refused.loss));
+}
+
 TEST(LinearCalls, PositionsOfMaskedRowsAreNotGivenToOthers) {
   LinearProblem problem = Head(12);
   problem.chunk_rows = 2;

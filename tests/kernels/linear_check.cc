@@ -57,6 +57,8 @@ double Squares(const std::vector<double>& values, double restore) {
 
 int DefaultLogitsType(const LinearProblem& problem) { return TestedBackend().IsDevice() ? problem.dtype : LG_FP32; }
 
+bool HasLogitsOfAnotherType() { return !TestedBackend().IsDevice(); }
+
 LinearOracle JudgeLinear(const LinearProblem& problem) {
   const Problem loss = AsProblem(problem, DefaultLogitsType(problem));
   // A gradient of logits is off by what is below its format's smallest number, whatever its size.

@@ -16,6 +16,8 @@ LinearOracle JudgeLinear(const LinearProblem& problem);
 
 // What logits_dtype -1 means to the backend under test.
 int DefaultLogitsType(const LinearProblem& problem);
+// Whether it forms logits in another dtype than that of the tensors. A device refuses.
+bool HasLogitsOfAnotherType();
 
 // Losses and gradients, as far as they were wanted; what was not wanted is as it was.
 void ExpectLinearOutcome(const LinearProblem& problem, const LinearOutcome& outcome, const LinearOracle& oracle);

@@ -31,6 +31,13 @@ TEST_F(LinearPlan, TheDefaultIsCutIntoEqualChunks) {
   EXPECT_EQ(plan_.workspace_bytes, 10000 + 500 + 40 * 1024);
 }
 
+TEST_F(LinearPlan, OneChunkMoreIsCutIntoEqualChunksToo) {
+  limits_ = {700, 235, 25};  // three chunks of 234 rows would do, but 250 are too many
+  ASSERT_EQ(Plan(), LG_OK) << lg_last_error();
+  EXPECT_EQ(plan_.chunks, 4);
+  EXPECT_EQ(plan_.chunk_rows, 175) << "225 would leave a last chunk of 25";
+}
+
 TEST_F(LinearPlan, OneChunkNeedsNoSumOverChunks) {
   limits_.default_rows = 100;
   ASSERT_EQ(Plan(), LG_OK);

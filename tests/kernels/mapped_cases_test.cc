@@ -57,6 +57,9 @@ TEST(Mapped, ScalesAndCapsOverAllWidths) {
     ExpectRight(problem, 0.5, 5);
     ExpectRight(problem, 1.75, 50);
     ExpectRight(problem, 1. / 3, 80);
+    ExpectRight(problem, 1, 61);
+    ExpectRight(problem, 1, 5000);
+    ExpectRight(problem, 1, 1e6);
     ExpectRight(problem, -0.7, 0);
     ExpectRight(problem, -0.7, 20);
   }
