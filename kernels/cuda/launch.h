@@ -41,6 +41,9 @@ int RowsCapacity(int shape);
 // With a soft cap, or a scale that the others do not take; for few columns or for any number of them. kTable: bf16 only.
 const KernelEntry& MappedRowsEntry(int dtype, LogitMap map, bool few_columns, bool signals);
 
+// A kernel whose CTAs share `rows` rows, as many CTAs as run at once.
+cudaError_t LaunchPersistent(const DeviceFacts& device, const KernelEntry& entry, long long rows, void** arguments, cudaStream_t stream);
+
 // Enqueues forward (and gradient, if launch.grad is set) of checked arguments. Nothing waits.
 cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream);
 

@@ -29,6 +29,8 @@ struct RowsConfig {
   static constexpr bool TABLE = MAP == LogitMap::kTable;
   using Map = MappedLogits<T, !MAPPED ? LogitMap::kScale : TABLE ? LogitMap::kCap : MAP>;
   static constexpr int GROUP_THREADS = WARPS * 32, THREADS = GROUP_THREADS * GROUPS;
+  // Vectors of a row read twice that a thread has on their way at once. Mapped ones are short of registers, and of arithmetic rather than of memory.
+  static constexpr int IN_FLIGHT = VECTORS > 0 || MAPPED ? 1 : 4;
 };
 
 // What a row leaves for its loss and signals.
@@ -79,6 +81,7 @@ struct MaxFour {
 // What the first sweep finds.
 struct FirstSweep {
   RowSums sums;
+  float others, others_z;  // sums over the columns other than the target: of e^(z - others_max), and of z with label smoothing
   float others_max;  // largest z of the columns other than the target
   float largest;     // mapped: the logit of the largest z of all
   float max_abs;     // over finite z; infinite if that takes another look (a -inf column)
@@ -99,22 +102,39 @@ struct RowWork {
 
   __device__ __forceinline__ double Z(float logit) const { return C::MAPPED ? ExactMap{a.logit_scale, a.logit_softcap}.Z(logit) : logit; }
 
-  // Calls f(vector, packed, special) for this thread's vectors; all lanes of a warp together, also beyond the row's end. `special` is the same for the
-  // whole warp: some lane's vector holds the target or is not a whole vector of the row. Held vectors come from `held`.
-  template <class F>
-  __device__ __forceinline__ void ForVectors(const uint4* held, const F& f) const {
+  // Calls whole(vector, packed[]) for vectors v, v + GROUP_THREADS, ... of this thread that are columns of the row other than the target, or some(vector, packed)
+  // for one of which that is not so for some lane of the warp; the same of both for all lanes, also beyond the row's end. Held vectors come from `held`.
+  template <class Whole, class Some>
+  __device__ __forceinline__ void ForVectors(const uint4* held, const Whole& whole, const Some& some) const {
+    constexpr int kStep = C::GROUP_THREADS, kMany = C::IN_FLIGHT;
     const int target_vector = (target + reader.head) / kElements;
-    const auto call = [&](int first, const uint4& q) {
-      const int v = first + group.thread;
-      f(v, q, __any_sync(~0u, v == target_vector || v >= reader.vectors || !reader.IsWhole(v)));
+    const int first_whole = reader.head != 0, end_whole = (reader.head + reader.vocab) / kElements;
+    const auto is_whole = [&](int first, int count) {  // of the warp
+      const int begin = first + group.warp * 32, to_target = target_vector - begin;
+      const bool has_target = static_cast<unsigned>(to_target) < static_cast<unsigned>(count * kStep) && (to_target & (kStep - 1)) < 32;
+      return begin >= first_whole && begin + (count - 1) * kStep + 32 <= end_whole && !has_target;
+    };
+    const auto one = [&](int first, const uint4& q) {
+      const uint4 packed[1] = {q};
+      if (is_whole(first, 1)) whole(first + group.thread, packed);
+      else some(first + group.thread, q);
     };
     if constexpr (C::VECTORS > 0) {
 #pragma unroll
       for (int i = 0; i < C::VECTORS; ++i) {
-        if (i * C::GROUP_THREADS < reader.vectors) call(i * C::GROUP_THREADS, held[i]);
+        if (i * kStep < reader.vectors) one(i * kStep, held[i]);
       }
     } else {
-      for (int first = 0; first < reader.vectors; first += C::GROUP_THREADS) call(first, reader.Load(first + group.thread));
+      for (int first = 0; first < reader.vectors; first += kMany * kStep) {
+        if (kMany > 1 && is_whole(first, kMany)) {
+          uint4 packed[kMany];
+#pragma unroll
+          for (int i = 0; i < kMany; ++i) packed[i] = reader.LoadWhole(first + i * kStep + group.thread);
+          whole(first + group.thread, packed);
+        } else {
+          for (int i = 0; i < kMany && first + i * kStep < reader.vectors; ++i) one(first + i * kStep, reader.Load(first + i * kStep + group.thread));
+        }
+      }
     }
   }
 
@@ -125,16 +145,13 @@ struct RowWork {
       else if constexpr (C::MAPPED) return MappedReduction<T, C::MAP, C::SIGNALS>(map);
       else return Reduction<T, C::SIGNALS>(UnscaledSlopes());
     }();
-    ForVectors(held, [&](int v, const uint4& q, bool special) {
-      if (special) {
-        r.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing);
-      } else if constexpr (C::MAPPED) {
-        r.Take(q, smoothing);
-      } else {
-        const uint4 one[1] = {q};
-        r.Take(one, smoothing);
-      }
-    });
+    ForVectors(
+        held,
+        [&](int, const auto& packed) {
+          if constexpr (C::MAPPED) r.Take(packed[0], smoothing);
+          else r.Take(packed, smoothing);
+        },
+        [&](int v, const uint4& q) { r.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing); });
     FirstSweep f;
     const double exact_z_target = Z(target_logit);
     const float z_target = static_cast<float>(exact_z_target);
@@ -158,6 +175,8 @@ struct RowWork {
     }
     f.others_max = most.x;
     const float4 total = group.All(make_float4(part, smoothing ? WarpSum(z_sum) : 0.f, 0.f, 0.f), AddFour());
+    f.others = total.x;
+    f.others_z = total.y;
     f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target, 1., z_target_low);
     const float target_abs = fabsf(z_target);
     f.max_abs = target_abs < INFINITY ? fmaxf(most.y, target_abs) : most.y;
@@ -207,11 +226,22 @@ struct RowWork {
   template <class Sweep>
   __device__ __forceinline__ Emitted WriteGradient(const uint4* held, Sweep&& sweep, float target_exponential, float restore) const {
     const RowGradient& g = sweep.g;
-    ForVectors(held, [&](int v, const uint4& q, bool special) {
-      uint4 o = special || !g.plain() ? sweep.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors) : sweep.Take(q);
+    const auto some = [&](int v, const uint4& q) {
+      uint4 o = sweep.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors);
       if (g.after != 1.f) o = sweep.After(o);
       if (v < reader.vectors) reader.Store(v, o);
-    });
+    };
+    ForVectors(
+        held,
+        [&](int v, const auto& packed) {
+          constexpr int kCount = sizeof(packed) / sizeof(uint4);
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            if (g.plain()) reader.Store(v + i * C::GROUP_THREADS, sweep.Take(packed[i]));
+            else some(v + i * C::GROUP_THREADS, packed[i]);
+          }
+        },
+        some);
     if constexpr (!C::SIGNALS) return {};
     const float squares = sweep.Squares(group.lane) * restore * restore;
     const float4 all = group.All(make_float4(WarpSum(sweep.Mass()), WarpSum(squares), 0.f, 0.f), AddFour());
@@ -269,7 +299,7 @@ __device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResu
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : C::IN_FLIGHT > 1 ? 1024 / C::THREADS : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
