@@ -11,6 +11,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/cuda/pack_labels.h"
 #include "kernels/cuda/scale.h"
 #include "kernels/cuda/shard_arguments.h"
 #include "kernels/host/device_backend.h"
@@ -58,10 +59,11 @@ class CudaBackend final : public DeviceBackend {
     return CaptureId(static_cast<cudaStream_t>(stream), &id) == cudaSuccess && id != 0;
   }
 
-  int Adopt(Gauge* gauge, void* given_stream) override {
+  int Adopt(Gauge* gauge, void* given_stream, const void* memory) override {
     const auto stream = static_cast<cudaStream_t>(given_stream);
-    int ordinal = -1;
-    cudaError_t error = stream == nullptr ? cudaGetDevice(&ordinal) : cudaStreamGetDevice(stream, &ordinal);
+    int ordinal = cuda::DeviceOf(memory);
+    cudaError_t error = cudaSuccess;
+    if (ordinal < 0) error = stream == nullptr ? cudaGetDevice(&ordinal) : cudaStreamGetDevice(stream, &ordinal);
     if (error != cudaSuccess) return SetCudaError(error, "lg_gauge_observe", "stream");
     Device* device = Device::Get(ordinal, &error);
     if (device == nullptr) return SetCudaError(error, "lg_gauge_observe", "device");
@@ -101,6 +103,23 @@ class CudaBackend final : public DeviceBackend {
     launch.upstream = args.upstream;
     launch.upstream_stride = args.upstream_stride;
     const cudaError_t error = LaunchScale(launch, static_cast<cudaStream_t>(args.stream));
+    return error == cudaSuccess ? LG_OK : SetCudaError(error, function, "launch");
+  }
+
+  int PackLabels(const lg_pack_labels_args& args) override {
+    const char* function = "lg_pack_labels";
+    const int ordinal = DeviceOf(args.cu_seqlens);
+    const unsigned token_bytes = static_cast<unsigned>(BytesOfType(args.token_dtype)), length_bytes = static_cast<unsigned>(BytesOfType(args.length_dtype));
+    const DeviceTensor tensors[] = {{"tokens", args.count > 0 ? args.tokens : nullptr, token_bytes},
+                                    {"prompt_lengths", args.documents > 0 ? args.prompt_lengths : nullptr, length_bytes},
+                                    {"labels", args.count > 0 ? args.labels : nullptr, 8},
+                                    {"counts", args.counts, 8},
+                                    {"cu_seqlens", args.cu_seqlens, length_bytes}};
+    for (const DeviceTensor& tensor : tensors) {
+      if (const int code = CheckTensor(tensor, ordinal, "cu_seqlens", function); code != LG_OK) return code;
+    }
+    const ScopedDevice current(ordinal);
+    const cudaError_t error = LaunchPackLabels(args);
     return error == cudaSuccess ? LG_OK : SetCudaError(error, function, "launch");
   }
 
@@ -204,7 +223,8 @@ class CudaBackend final : public DeviceBackend {
 
  private:
   static int ShardDeviceOf(const lg_vocab_parallel_args& args, const void* exchanged) {
-    return cuda::DeviceOf(args.loss.rows > 0 ? args.loss.logits : exchanged);
+    const int ordinal = args.loss.rows > 0 ? cuda::DeviceOf(args.loss.logits) : -1;
+    return ordinal >= 0 ? ordinal : cuda::DeviceOf(exchanged);
   }
   // Of the same group as the arguments, and not known to have failed: then a collective would wait for nobody.
   static int CheckCommunicator(const Nccl& nccl, const lg_vocab_parallel_args& args, void* communicator, int ordinal, const char* function) {

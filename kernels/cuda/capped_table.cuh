@@ -33,8 +33,7 @@ struct CapTable {
       : low(a.cap.low * 0x10001u), high(a.cap.high * 0x10001u), offset((table - 4 * a.cap.low) * 0x10001u) {}
   // Of a word, whose magnitudes are `magnitudes`. A NaN looks like an infinity.
   __device__ __forceinline__ float2 Of(uint32_t word, uint32_t magnitudes) const {
-    uint32_t m;
-    asm("{\n.reg .b32 t;\nmin.u16x2 t, %1, %2;\nmax.u16x2 %0, t, %3;\n}" : "=r"(m) : "r"(magnitudes), "r"(high), "r"(low));
+    const uint32_t m = __vmaxu2(__vminu2(magnitudes, high), low);
     const uint32_t at = m * 4 + offset + ((word >> 1) & (kTableSignBytes * 0x10001u));
     return make_float2(Entry(at & 0xffffu), Entry(at >> 16));
   }
@@ -42,7 +41,9 @@ struct CapTable {
  private:
   static __device__ __forceinline__ float Entry(uint32_t at) {
     float e;
-    asm("ld.shared.f32 %0, [%1];" : "=f"(e) : "r"(at));  // never changes: may be moved
+    // Not volatile, so that it can be moved: the table does not change. That it is not moved before the barrier behind which the table stands is due to its
+    // address, which comes from a row's bytes.
+    asm("ld.shared.f32 %0, [%1];" : "=f"(e) : "r"(at));
     return e;
   }
 };
@@ -56,7 +57,7 @@ struct TableReduction {
   const CapTable table;
   float sum0 = 0.f, sum1 = 0.f;
   uint32_t packed_max = E::kMinusInfinity, packed_min = 0u;  // the maximum is NaN if there was one
-  float log_sum = 0.f;  // of e^z, base 2: its errors are random and as small as their own rounding
+  FlushedSum log_sum;  // of e^z, base 2
 
   __device__ __forceinline__ TableReduction(const MappedLogits<T, LogitMap::kCap>& m, const CapTable& t) : map(m), table(t) {}
   __device__ __forceinline__ void See(const uint4& x, const uint4& small) {
@@ -71,14 +72,18 @@ struct TableReduction {
       const float2 e = table.Of(w[j], w[j] & kMagnitudes);
       sum0 += e.x;
       sum1 += e.y;
-      if constexpr (kZ) log_sum += Log2(e.x) + Log2(e.y);
+      if constexpr (kZ) log_sum.part += Log2(e.x) + Log2(e.y);
     }
   }
   __device__ __forceinline__ void Take(const uint4& q, bool smoothing) {
     const uint4 x = map.Turned(q);
     See(x, x);
-    if (smoothing) Add<true>(x);
-    else Add<false>(x);
+    if (smoothing) {
+      Add<true>(x);
+      log_sum.Flush();
+    } else {
+      Add<false>(x);
+    }
   }
   __device__ __forceinline__ void TakeSome(const uint4& q, int column, int vocab, int target, bool valid, bool smoothing) {
     const uint4 x = map.Turned(q), keep = ColumnMask<T>(column, vocab, target, valid);
@@ -90,13 +95,14 @@ struct TableReduction {
       const bool a = (k[j] & 1u) != 0, b = (k[j] >> 16) != 0;
       sum0 += a ? e.x : 0.f;
       sum1 += b ? e.y : 0.f;
-      if (smoothing) log_sum += Log2(a ? e.x : 1.f) + Log2(b ? e.y : 1.f);
+      if (smoothing) log_sum.part += Log2(a ? e.x : 1.f) + Log2(b ? e.y : 1.f);
     }
+    log_sum.Flush();
   }
   __device__ __forceinline__ float Largest() const { return WordMax<T>(packed_max); }
   // Relative to e^z.
-  __device__ __forceinline__ float Sum(float z) const { return HasNan<T>(packed_max) ? NAN : (sum0 + sum1) * ExpExact(-static_cast<double>(z)); }
-  __device__ __forceinline__ float SumOfZ() const { return log_sum * kLn2; }
+  __device__ __forceinline__ float Sum(double z) const { return HasNan<T>(packed_max) ? NAN : (sum0 + sum1) * ExpExact(-z); }
+  __device__ __forceinline__ double SumOfZ() const { return log_sum.all / kLog2EDouble; }
   __device__ __forceinline__ float LargestMagnitude() const { return fmaxf(WordMax<T>(packed_max), -WordMin<T>(packed_min)); }
 };
 
@@ -111,23 +117,19 @@ struct TableGradient : GradientSweep<__nv_bfloat16, kSignals> {
   using Base = GradientSweep<T, kSignals>;
   const MappedLogits<T, LogitMap::kCap>& map;
   const CapTable table;
-  const float fall, slope_lift, unlift, relative, mass_unit;
-  float offset;
+  const float fall, slope_lift, unlift, slope_unit, relative, mass_unit;
 
-  __device__ __forceinline__ TableGradient(const RowGradient& of, const MappedLogits<T, LogitMap::kCap>& m, const CapTable& t, float fall_, bool tiny, float lift)
-      : Base(of, Exponential<T>(), 0.f), map(m), table(t), fall(fall_), slope_lift(tiny ? 0.f : kSlopeLift), unlift(exp2f(-slope_lift)),
-        relative(ExpExact(-static_cast<double>(of.max)) * exp2f(lift)), mass_unit(exp2f(-lift)) {
-    const float slope = 4.f * unlift * m.slope();
-    this->scale = of.scale * mass_unit * slope;
-    offset = of.offset * slope;
-  }
   __device__ __forceinline__ TableGradient(const RowGradient& of, const MappedLogits<T, LogitMap::kCap>& m, const CapTable& t, float fall_)
-      : TableGradient(of, m, t, fall_, fabsf(of.scale) < 1e-20f, fabsf(of.scale) < 1e-20f ? 0.f : kGradientLift) {}
+      : Base(of, Exponential<T>(), 0.f), map(m), table(t), fall(fall_), slope_lift(IsTiny(of.scale) ? 0.f : kSlopeLift), unlift(exp2f(-slope_lift)),
+        slope_unit(4.f * unlift * m.slope()), relative(ExpExact(-static_cast<double>(of.max)) * exp2f(LiftFor(of.scale))),
+        mass_unit(exp2f(-LiftFor(of.scale))) {
+    this->scale = of.scale * mass_unit;
+  }
   __device__ __forceinline__ float Mass() const { return (this->mass0 + this->mass1) * mass_unit; }
   // Of e^z, relative to the largest.
   __device__ __forceinline__ float One(float e, float magnitude) const {
     const float u = Exp2(fmaf(magnitude, fall, slope_lift)), share = Reciprocal(fmaf(u, unlift, 1.f));
-    return fmaf(e, this->scale, offset) * (u * share * share);
+    return fmaf(e, this->scale, this->g.offset) * (u * share * share) * slope_unit;
   }
   template <bool kSome>
   __device__ __forceinline__ uint4 Of(const uint4& q, const uint4& keep) {

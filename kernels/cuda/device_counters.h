@@ -74,6 +74,7 @@ struct alignas(128) LaunchScratch {
   unsigned next_zero, finished_zeroing;  // rows looked at for zeroing; CTAs that look no more
   Word counted;  // unmasked rows, by the counting kernel that runs before a launch without a given denominator
   unsigned bad_exchange, exchanged_ctas;  // any contribution that is not proven; CTAs that look at no more
+  unsigned best_abs;  // bits of the largest finite |z| of finite rows, as merged so far
 };
 
 // What 16-bit logits under a scale are multiplied with in the exponents of their exponentials.
@@ -89,12 +90,12 @@ enum class LogitMap {
   kScale,
   kTable,    // soft cap of bf16 logits: e^z from a table
   kCap,
-  kHighCap,  // above kHighestCap, where tanh needs all digits
+  kHighCap,  // above kHighestCap, where tanh needs all digits, or with a scale beyond fp32
 };
 // Up to here an error of 4e-11 in e^(-2 |scale * logit / cap|) is less than 1e-7 in z.
 constexpr double kHighestCap = 4096.;
 // Where a soft cap bends bf16 logits: bits of magnitudes. z counts as 0 up to the first, |z| as the cap from the second on.
-constexpr unsigned kMostCapEntries = 3984;
+constexpr unsigned kMostCapEntries = 4096;
 struct CapRange {
   unsigned low, high;
 };

@@ -162,7 +162,7 @@ void CudaGauge::EndLaunch(cudaStream_t stream, unsigned long long) {
   slot->recorded.store(cudaEventRecord(slot->event, stream) == cudaSuccess, std::memory_order_release);
 }
 
-int CudaGauge::Observe(std::int32_t block, const LaunchCounters& observed, void* given_stream) {
+int CudaGauge::Observe(std::int32_t block, const Observed& observed, void* given_stream) {
   const auto stream = static_cast<cudaStream_t>(given_stream);
   const ScopedDevice current(ordinal());
   unsigned long long capture_id = 0;

@@ -34,7 +34,7 @@ class CudaGauge final : public DeviceGauge {
   void EndLaunch(cudaStream_t stream, unsigned long long capture_id);
 
   int Publish(const StepEnd& end, void* stream) override;
-  int Observe(std::int32_t block, const LaunchCounters& observed, void* stream) override;
+  int Observe(std::int32_t block, const Observed& observed, void* stream) override;
 
  private:
   // A stream that loss calls have used. Claimed once, by compare and exchange of `key`; never given up.

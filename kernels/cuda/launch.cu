@@ -19,9 +19,6 @@ constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1536, 2080};
 // Longest row, in bytes, for each shape of the ring kernel: with more, too little of the ring is left for the next row (measured), and another CTA joins in.
 constexpr long long kLongestRingRow[kRingShapes] = {144 << 10, 272 << 10, 320 << 10, 696 << 10};
 
-// With so many, rows that are mapped share a CTA.
-constexpr int kFewMappedColumns = 4096;
-
 // A scale of bf16 logits is but another slope of their exponentials, unless it turns the row round or makes exponents overflow. (So it would be of fp16
 // logits, in as many instances again.)
 bool IsSlope(double scale, int dtype) {
@@ -34,7 +31,9 @@ ExponentSlopes MakeSlopes(double scale) {
 
 LogitMap PlanMap(int dtype, CrossEntropyLaunch* a) {
   if (a->logit_softcap == 0.) return LogitMap::kScale;
-  if (a->logit_softcap > kHighestCap) return LogitMap::kHighCap;
+  const double scale = std::fabs(a->logit_scale);
+  // The faster ones clamp logits and multiply with the scale in fp32.
+  if (a->logit_softcap > kHighestCap || scale < 1e-25 || scale > 1e25) return LogitMap::kHighCap;
   constexpr double kHighestInTable = 60.;  // sums of e^z stay within fp32
   if (dtype != 1 || a->logit_softcap > kHighestInTable) return LogitMap::kCap;
   const auto magnitude = [](double x) {  // bits of the bf16 number at or below
@@ -44,7 +43,6 @@ LogitMap PlanMap(int dtype, CrossEntropyLaunch* a) {
     return bits >> 16;
   };
   // What z loses below and above is less than a rounding of e^z.
-  const double scale = std::fabs(a->logit_scale);
   a->cap = {magnitude(2.4e-7 / scale), magnitude(10.4 * a->logit_softcap / scale) + 1};
   return a->cap.high - a->cap.low < kMostCapEntries ? LogitMap::kTable : LogitMap::kCap;
 }

@@ -38,7 +38,8 @@ constexpr int kRowsShapes = 5;
 const KernelEntry& RowsEntry(int dtype, int shape, bool signals);
 // Vectors that the shape can hold; 0 = any number.
 int RowsCapacity(int shape);
-// With a soft cap, or a scale that the others do not take; for few columns or for any number of them. kTable: bf16 only.
+// With a soft cap, or a scale that the others do not take; for few columns, with which rows share a CTA, or for any number of them. kTable: bf16 only.
+constexpr int kFewMappedColumns = 4096;
 const KernelEntry& MappedRowsEntry(int dtype, LogitMap map, bool few_columns, bool signals);
 
 // A kernel whose CTAs share `rows` rows, as many CTAs as run at once.

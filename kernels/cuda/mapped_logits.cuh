@@ -60,7 +60,7 @@ class MappedLogits {
  public:
   __device__ __forceinline__ MappedLogits(double scale, double cap)
       : flip_(scale < 0. ? kSigns : 0u), scale_(fabs(scale)), steep_(fabs(scale) * kLog2EDouble), cap_(cap), reach_(cap * kLog2EDouble),
-        fall_(-2. * steep_ / cap), slope_(static_cast<float>(scale)) {
+        fall_(-2. * steep_ / cap), slope_(static_cast<float>(kMap == LogitMap::kHighCap ? copysign(1., scale) : scale)) {
     if constexpr (kMap == LogitMap::kCap) limit_ = static_cast<float>(fmin(500. / fabs(fall_), 3e38));
   }
 
@@ -100,7 +100,7 @@ class MappedLogits {
   struct Value {
     float e;      // 2^lift * e^(z - reference)
     float z;      // only if asked for
-    float slope;  // dz/dx over the scale; only if asked for
+    float slope;  // dz/dx over slope(); only if asked for
   };
   // A NaN is not seen.
   template <bool kZ, bool kSlope>
@@ -117,7 +117,7 @@ class MappedLogits {
       if constexpr (kZ) v.z = static_cast<float>(cap_ * tanh(y));
       if constexpr (kSlope) {
         const double u = exp(-2. * fabs(y)), share = 1. / (1. + u);
-        v.slope = static_cast<float>(4. * u * share * share);
+        v.slope = static_cast<float>(scale_ * 4. * u * share * share);
       }
     } else {
       const double u = Fall(Limited(x, kZ ? -limit_ : fmaxf(r.low, -limit_))), share = Share(u);
@@ -137,7 +137,7 @@ class MappedLogits {
   // Logits as x.
   __device__ __forceinline__ uint4 Turned(const uint4& q) const { return make_uint4(q.x ^ flip_, q.y ^ flip_, q.z ^ flip_, q.w ^ flip_); }
   __device__ __forceinline__ float Turned(float logit) const { return flip_ != 0u ? -logit : logit; }
-  // z is within kMostRaise * log2(e) of the one of `x` up to here.
+  // log2(e) * z is within kMostRaise of the one of `x` up to here.
   __device__ __forceinline__ float Above(float x) const { return x + static_cast<float>(kMostRaise / steep_); }
   // dz/dlogit = slope() * Value::slope
   __device__ __forceinline__ float slope() const { return slope_; }

@@ -13,6 +13,20 @@ __device__ __forceinline__ bool HasNan(uint32_t packed) {
   return a != a || b != b;
 }
 
+// Equal terms round the same way each time: one fp32 sum over a row would be off by more than 1e-6 of a loss. So those of a vector go into a double.
+struct FlushedSum {
+  double all = 0.;
+  float part = 0.f;
+  __device__ __forceinline__ void Flush() {
+    all += part;
+    part = 0.f;
+  }
+};
+
+// A gradient whose scale is so small does not have its exponentials lifted, or the scale would lose digits.
+__device__ __forceinline__ bool IsTiny(float scale) { return fabsf(scale) < 1e-20f; }
+__device__ __forceinline__ float LiftFor(float scale) { return IsTiny(scale) ? 0.f : kGradientLift; }
+
 // First sweep: largest x, sum of exponentials of all columns but the target, largest magnitude, sum of z.
 template <class T, LogitMap kMap, bool kSignals>
 struct MappedReduction {
@@ -25,7 +39,7 @@ struct MappedReduction {
   float above = -INFINITY;    // x that it serves no more: exponentials grow far before they need another
   float sum0 = 0.f, sum1 = 0.f;
   uint32_t packed_max = E::kMinusInfinity, packed_min = 0u;  // the maximum is NaN if there was one
-  float z_sum = 0.f;
+  FlushedSum z_sum;
 
   __device__ __forceinline__ explicit MappedReduction(const Map& m) : map(m) {}
   __device__ __forceinline__ void Raise(float x) {
@@ -49,8 +63,9 @@ struct MappedReduction {
       const auto v = map.template Of<kZ, false>(E::Get(w[i / E::kPerWord], i % E::kPerWord), reference, 0.f);
       const bool counts = (k[i / E::kPerWord] & (i % E::kPerWord ? 0x10000u : 1u)) != 0;
       (i & 1 ? sum1 : sum0) += counts ? v.e : 0.f;
-      if constexpr (kZ) z_sum += counts ? v.z : 0.f;
+      if constexpr (kZ) z_sum.part += counts ? v.z : 0.f;
     }
+    if constexpr (kZ) z_sum.Flush();
   }
   __device__ __forceinline__ void TakeKept(const uint4& q, const uint4& keep, bool smoothing) {
     const uint4 x = map.Turned(q), some = MaskToMinusInfinity<T>(x, keep);
@@ -68,11 +83,11 @@ struct MappedReduction {
   }
   __device__ __forceinline__ float Largest() const { return WordMax<T>(packed_max); }
   // Relative to e^z.
-  __device__ __forceinline__ float Sum(float z) const {
+  __device__ __forceinline__ float Sum(double z) const {
     if (HasNan<T>(packed_max)) return NAN;
     return any ? (sum0 + sum1) * ExpExact(map.Log2OfExp(first) / kLog2EDouble - z) : 0.f;
   }
-  __device__ __forceinline__ float SumOfZ() const { return z_sum; }
+  __device__ __forceinline__ double SumOfZ() const { return z_sum.all; }
   // Of x; infinite if an infinity was among the columns. NaN is not seen.
   __device__ __forceinline__ float LargestMagnitude() const { return fmaxf(WordMax<T>(packed_max), -WordMin<T>(packed_min)); }
 };
@@ -90,7 +105,7 @@ struct MappedGradient : GradientSweep<T, kSignals> {
 
   // `unit_`: of an exponential relative to the reference.
   __device__ __forceinline__ MappedGradient(const RowGradient& of, const Map& m, const typename Map::Reference& r, float unit_)
-      : Base(of, Exponential<T>(), 0.f), map(m), reference(r), lift(fabsf(of.scale) > 1e-20f ? kGradientLift : 0.f), unit(unit_ * exp2f(-lift)) {
+      : Base(of, Exponential<T>(), 0.f), map(m), reference(r), lift(LiftFor(of.scale)), unit(unit_ * exp2f(-lift)) {
     this->scale = of.scale * unit;
   }
   __device__ __forceinline__ float Mass() const { return (this->mass0 + this->mass1) * unit; }

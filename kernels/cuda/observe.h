@@ -5,12 +5,12 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device_counters.h"
-#include "kernels/host/counter_block.h"
+#include "kernels/host/observed.h"
 
 namespace lossgauge::cuda {
 
-// `observed`: loss words only (present is LG_HAS_LOSS). Its values travel as parameters of the kernel: nothing is copied, nothing waits.
-cudaError_t LaunchObserve(const LaunchCounters& observed, DeviceCounters* counters, cudaStream_t stream);
+// The host's values travel as parameters of the kernel, those of a device are read there: nothing is copied, nothing waits.
+cudaError_t LaunchObserve(const Observed& observed, DeviceCounters* counters, cudaStream_t stream);
 
 }  // namespace lossgauge::cuda
 

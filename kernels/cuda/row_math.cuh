@@ -205,7 +205,7 @@ __device__ __forceinline__ RowLoss MakeRowLoss(const RowSums& r, float smoothing
                               : scale * (static_cast<double>(r.max) - r.z_target) - r.z_target_low + log(total);
   l.z_loss = z_weight != 0.f ? z_weight * l.log_z * l.log_z : 0.;
   l.objective = l.nll + l.z_loss;
-  if (smoothing != 0.f) l.objective = (1. - smoothing) * l.nll + smoothing * (l.log_z - scale * r.z_sum / vocab) + l.z_loss;
+  if (smoothing != 0.f && vocab > 1) l.objective = (1. - smoothing) * l.nll + smoothing * (l.log_z - (scale * r.z_sum + r.z_target_low) / vocab) + l.z_loss;
   if (!r.defined()) l.nll = l.log_z = l.objective = NAN;
   l.finite = fabs(l.objective) < INFINITY;
   return l;

@@ -29,8 +29,7 @@ struct RowsConfig {
   static constexpr bool TABLE = MAP == LogitMap::kTable;
   using Map = MappedLogits<T, !MAPPED ? LogitMap::kScale : TABLE ? LogitMap::kCap : MAP>;
   static constexpr int GROUP_THREADS = WARPS * 32, THREADS = GROUP_THREADS * GROUPS;
-  // Vectors of a row read twice that a thread has on their way at once. Mapped ones are short of registers, and of arithmetic rather than of memory.
-  static constexpr int IN_FLIGHT = VECTORS > 0 || MAPPED ? 1 : 4;
+  static constexpr int IN_FLIGHT = 1;  // vectors of a row read twice that a thread has on their way at once
 };
 
 // What a row leaves for its loss and signals.
@@ -78,10 +77,19 @@ struct MaxFour {
   }
 };
 
+// Maximum, sum of e^(z - maximum), another maximum and another sum.
+struct MergeFour {
+  __device__ __forceinline__ float4 operator()(const float4& a, const float4& b) const {
+    const float m = fmaxf(a.x, b.x);
+    return make_float4(m, a.y * Exp2((a.x - m) * kLog2E) + b.y * Exp2((b.x - m) * kLog2E), fmaxf(a.z, b.z), a.w + b.w);
+  }
+};
+
 // What the first sweep finds.
 struct FirstSweep {
   RowSums sums;
-  float others, others_z;  // sums over the columns other than the target: of e^(z - others_max), and of z with label smoothing
+  double others_top;       // largest z of the columns other than the target, as the map gives it; others_max is the same in fp32
+  float others, others_z;  // sums over these columns: of e^(z - others_top), and of z with label smoothing
   float others_max;  // largest z of the columns other than the target
   float largest;     // mapped: the logit of the largest z of all
   float max_abs;     // over finite z; infinite if that takes another look (a -inf column)
@@ -156,30 +164,29 @@ struct RowWork {
     const double exact_z_target = Z(target_logit);
     const float z_target = static_cast<float>(exact_z_target);
     const float z_target_low = fabsf(z_target) < INFINITY ? static_cast<float>(exact_z_target - z_target) : 0.f;
-    float my_max, z_sum = 0.f;
     if constexpr (C::MAPPED) {
-      my_max = r.Largest();
-      z_sum = r.SumOfZ();
-    } else {
-      my_max = r.max();
-      if (smoothing) z_sum = r.z_sum.Share(group.lane);
-    }
-    float4 most = group.All(make_float4(WarpMax(my_max), WarpMax(r.LargestMagnitude()), 0.f, 0.f), MaxFour());
-    float part;
-    if constexpr (C::MAPPED) {
+      const float4 most = group.All(make_float4(WarpMax(r.Largest()), WarpMax(r.LargestMagnitude()), 0.f, 0.f), MaxFour());
       f.largest = map.Turned(fmaxf(most.x, map.Turned(target_logit)));
-      most = make_float4(fmaxf(static_cast<float>(Z(map.Turned(most.x))), kLowest), fabsf(static_cast<float>(Z(most.y))), 0.f, 0.f);
-      part = WarpSum(r.Sum(most.x));
+      f.others_top = fmax(Z(map.Turned(most.x)), static_cast<double>(kLowest));
+      f.others_max = static_cast<float>(f.others_top);
+      f.max_abs = fabsf(static_cast<float>(Z(most.y)));
+      const float4 total = group.All(make_float4(WarpSum(r.Sum(f.others_top)), smoothing ? WarpSum(static_cast<float>(r.SumOfZ())) : 0.f, 0.f, 0.f), AddFour());
+      f.others = total.x;
+      f.others_z = total.y;
     } else {
-      part = WarpSum(r.Sum() * Exp2((my_max - most.x) * kLog2E));
+      const float warp_max = WarpMax(r.max());
+      const float4 all = group.All(make_float4(warp_max, WarpSum(r.Sum() * Exp2((r.max() - warp_max) * kLog2E)), WarpMax(r.LargestMagnitude()),
+                                               smoothing ? WarpSum(r.z_sum.Share(group.lane)) : 0.f),
+                                   MergeFour());
+      f.others_top = f.others_max = all.x;
+      f.others = all.y;
+      f.max_abs = all.z;
+      f.others_z = all.w;
     }
-    f.others_max = most.x;
-    const float4 total = group.All(make_float4(part, smoothing ? WarpSum(z_sum) : 0.f, 0.f, 0.f), AddFour());
-    f.others = total.x;
-    f.others_z = total.y;
-    f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target, 1., z_target_low);
+    const float of_rounded = C::MAPPED ? f.others * ExpExact(f.others_top - f.others_max) : f.others;
+    f.sums = CompleteSums(of_rounded, f.others_max, z_target, f.others_z + z_target, 1., z_target_low);
     const float target_abs = fabsf(z_target);
-    f.max_abs = target_abs < INFINITY ? fmaxf(most.y, target_abs) : most.y;
+    if (target_abs < INFINITY) f.max_abs = fmaxf(f.max_abs, target_abs);
     return f;
   }
 
@@ -299,7 +306,7 @@ __device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResu
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : C::IN_FLIGHT > 1 ? 1024 / C::THREADS : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 3 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];

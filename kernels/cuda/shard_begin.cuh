@@ -12,6 +12,7 @@ namespace lossgauge::cuda {
 struct ReadRow {
   long long row, target;
   double z_target;                   // NaN: the target is not here
+  double others_top;                 // as in FirstSweep
   float others, others_max, others_z;
   float max_abs;                     // over finite z
   bool live, has_target, target_is_first, minus_infinity;
@@ -30,7 +31,7 @@ static __device__ __noinline__ void WriteShardRow(const ShardLaunch& a, const Re
   if (r.live && nan) {
     say.flags = LG_SHARD_NAN;
   } else if (r.live) {
-    const double others_max = r.others > 0.f ? r.others_max : -INFINITY;  // the largest is 1 of the sum
+    const double others_max = r.others > 0.f ? r.others_top : -INFINITY;  // the largest is 1 of the sum
     const bool smoothing = a.loss.label_smoothing != 0.f;
     const double columns = a.loss.vocab_size;
     say.max = fmax(others_max, z_target);
@@ -56,7 +57,7 @@ static __device__ __noinline__ void WriteShardRow(const ShardLaunch& a, const Re
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 1 : 1024 / C::THREADS) ShardBeginKernel(const __grid_constant__ ShardLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 4) ShardBeginKernel(const __grid_constant__ ShardLaunch a) {
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ ReadRow waiting[C::GROUPS][32];
   if (blockIdx.x == 0 && threadIdx.x < LG_SHARD_HEADER_BYTES / 8) {
@@ -71,14 +72,18 @@ __global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 1 : 1024 / C::THREADS)
   long long next_target = first < a.loss.rows ? ReadTarget(a.loss, first) : 0;
   for (long long row = first; row < a.loss.rows; row += step) {
     const long long target = next_target;
-    if (row + step < a.loss.rows) next_target = ReadTarget(a.loss, row + step);
-    ReadRow r{row, target, 0., 0.f, 0.f, 0.f, 0.f, IsLive(a, target), false, false, false};
+    if (row + step < a.loss.rows) {
+      next_target = ReadTarget(a.loss, row + step);
+      if (IsLive(a, next_target)) PrefetchRow<C>(a, group, row + step);
+    }
+    ReadRow r{row, target, 0., 0., 0.f, 0.f, 0.f, 0.f, IsLive(a, target), false, false, false};
     if (r.live) {
       const int local = LocalTarget(a, target);
       const RowWork<C> work = WorkOnRow<C>(a, group, map, row, local);
       const FirstSweep f = work.Reduce(nullptr);
       r.has_target = local != kNoTarget;
       r.z_target = work.Z(work.target_logit);
+      r.others_top = f.others_top;
       r.others = f.others;
       r.others_max = f.others_max;
       r.others_z = f.others_z;

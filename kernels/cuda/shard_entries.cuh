@@ -8,14 +8,18 @@
 namespace lossgauge::cuda {
 
 // warps of a row, rows at once in a CTA: by rising length of rows
+template <class T, int kWarps, int kGroups, bool kSignals>
+struct PlainShard : RowsConfig<T, kWarps, 0, kGroups, kSignals, LogitMap::kNone> {
+  static constexpr int IN_FLIGHT = 4;
+};
 template <class T, int kShape, bool kSignals>
 struct ShardShape;
 template <class T, bool kSignals>
-struct ShardShape<T, 0, kSignals> : RowsConfig<T, 1, 0, 8, kSignals, LogitMap::kNone> {};
+struct ShardShape<T, 0, kSignals> : PlainShard<T, 1, 8, kSignals> {};
 template <class T, bool kSignals>
-struct ShardShape<T, 1, kSignals> : RowsConfig<T, 4, 0, 2, kSignals, LogitMap::kNone> {};
+struct ShardShape<T, 1, kSignals> : PlainShard<T, 4, 2, kSignals> {};
 template <class T, bool kSignals>
-struct ShardShape<T, 2, kSignals> : RowsConfig<T, 16, 0, 1, kSignals, LogitMap::kNone> {};
+struct ShardShape<T, 2, kSignals> : PlainShard<T, 8, 1, kSignals> {};
 template <class T, LogitMap kMap, bool kSignals>
 struct MappedShard : RowsConfig<T, 8, 0, 1, kSignals, kMap> {};
 

@@ -88,7 +88,7 @@ __device__ __forceinline__ typename RowWork<C>::Emitted WriteShardGradient(const
   RowGradient g = MakeRowGradient(m.sums, factor, a.loss.label_smoothing, a.loss.z_loss_weight, static_cast<int>(a.own.vocab_size), 1.);
   const float target_exponential = m.hit ? m.sums.target : 0.f;
   if constexpr (C::MAPPED) {
-    const auto reference = work.map.AtZ(m.sums.max);
+    const auto reference = work.map.AtZ(m.max);
     if (m.hit) g.target *= work.map.template Of<false, true>(work.map.Turned(work.target_logit), reference, 0.f).slope * work.map.slope();
     return work.WriteGradient(nullptr, MappedGradient<T, C::MAP, C::SIGNALS>(g, work.map, reference, 1.f), target_exponential, factor.restore);
   } else {
@@ -111,7 +111,7 @@ __device__ __noinline__ void NameWorstSender(const ShardLaunch& a, const Sender*
     __threadfence();
     const bool last = atomicAdd(&scratch->exchanged_ctas, 1u) == gridDim.x - 1;
     is_mine = last && atomicExch(&scratch->bad_exchange, 0u) != 0;
-    if (last) scratch->exchanged_ctas = 0;
+    if (last) scratch->exchanged_ctas = scratch->best_abs = 0;
   }
   for (int s = threadIdx.x; s < kMostRanks; s += C::THREADS) bad_rows[s] = 0;
   __syncthreads();
@@ -129,12 +129,13 @@ __device__ __noinline__ void NameWorstSender(const ShardLaunch& a, const Sender*
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 1 : 1024 / C::THREADS) ShardFinishKernel(const __grid_constant__ ShardLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 3) ShardFinishKernel(const __grid_constant__ ShardLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
   __shared__ MergedRow merged_rows[C::GROUPS][32];
   __shared__ Sender senders[kMostRanks];
+  __shared__ unsigned launch_best[C::GROUPS];
   for (unsigned i = threadIdx.x; i < sizeof(tallies) / 8; i += C::THREADS) reinterpret_cast<Word*>(tallies)[i] = 0;
   JudgeSenders(a, senders);
   __syncthreads();
@@ -155,9 +156,16 @@ __global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 1 : 1024 / C::THREADS)
     const int count = static_cast<int>(min(32ll, first / step + 1));
     unsigned bad = 0;
     if (group.warp == 0 && lane < count) bad = Merge<C>(a, senders, first - lane * step, &merged[lane]);
+    if constexpr (C::SIGNALS) {
+      if (group.warp == 0) {
+        const unsigned most = __reduce_max_sync(~0u, lane < count && merged[lane].finite ? __float_as_uint(merged[lane].max_abs) : 0u);
+        if (lane == 0 && most != 0) atomicMax(&a.loss.scratch->best_abs, most);
+      }
+    }
     group.Sync();
     for (int i = 0; sweeps && i < count; ++i) {
       MergedRow& m = merged[i];
+      if (i + 1 < count && merged[i + 1].kind == RowKind::kOrdinary && a.loss.grad != nullptr) PrefetchRow<C>(a, group, merged[i + 1].row);
       unsigned char* const grad = a.loss.grad == nullptr ? nullptr : a.loss.grad + m.row * a.loss.grad_stride_bytes;
       if (m.kind == RowKind::kLeftOut) {
         if (grad != nullptr) ZeroColumns<C>(group, grad, 0, a.loss.columns);
@@ -176,13 +184,18 @@ __global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 1 : 1024 / C::THREADS)
         if constexpr (C::SIGNALS) {
           // Equal values count: the lowest position decides, and rows come in any order.
           if (m.finite && __float_as_uint(m.max_abs) >= best_abs) {
-            const uint2 l = work.LookAgain(true, m.max_abs);
-            best_abs = max(best_abs, l.x);
-            if (group.thread == 0) m.max_abs_column = static_cast<int>(l.y);
+            if (group.thread == 0) launch_best[group_index] = *static_cast<const volatile unsigned*>(&a.loss.scratch->best_abs);
+            group.Sync();
+            best_abs = max(best_abs, launch_best[group_index]);
+            group.Sync();
+            if (__float_as_uint(m.max_abs) >= best_abs) {
+              const uint2 l = work.LookAgain(true, m.max_abs);
+              if (group.thread == 0) m.max_abs_column = static_cast<int>(l.y);
+            }
           }
         }
         if (grad != nullptr) {
-          group.Sync();  // the row has been looked at by all before anything of it is overwritten
+          if constexpr (C::MAPPED) group.Sync();  // all have the target's logit
           const auto emitted = WriteShardGradient<C>(a, work, m, factor);
           if (group.thread == 0) {
             m.mass = emitted.mass;

@@ -121,7 +121,8 @@ enum class RowKind : unsigned char {
 // A row over the whole vocabulary, for its gradient, and what its loss and signals leave until its gradient is known.
 struct MergedRow {
   RowLoss loss;
-  RowSums sums;  // target and others relative to max
+  RowSums sums;  // target and others relative to `max`
+  double max;    // largest z, no fp32 number where logits are mapped
   long long row;
   int target, local_target;
   float share;    // of the row's probability that these columns should hold
@@ -137,15 +138,13 @@ template <bool kSignals>
 __device__ __forceinline__ void MergeRow(const ShardLaunch& a, const Sender* senders, long long row, double largest, MergedRow* m) {
   const int count = static_cast<int>(a.own.group_size), self = static_cast<int>(a.own.sender);
   const bool smoothing = a.loss.label_smoothing != 0.f;
-  // As fp32: what exponentials of the second read are relative to. Mapped logits are no fp32 numbers.
-  const double reference = static_cast<double>(static_cast<float>(largest));
   double others = 0., differences = 0., own_others = 0., holder_max = -INFINITY, holder_target = 0.;
   uint32_t flags = 0, holder_flags = 0;
   int holder = 0;
   for (int s = 0; s < count; ++s) {
     const ShardRowWords words = LoadShardRow(a, s, row);
     const lg_shard_row& said = words.said;
-    const double part = said.others * exp(said.max - reference);
+    const double part = said.others * exp(said.max - largest);
     others += part;
     if (s == self) {
       own_others = part;
@@ -153,7 +152,7 @@ __device__ __forceinline__ void MergeRow(const ShardLaunch& a, const Sender* sen
     }
     flags |= said.flags;
     // 0 columns have max -inf, and 0 * -inf is no difference.
-    if (smoothing && senders[s].columns > 0) differences += said.differences + static_cast<double>(senders[s].columns) * (said.max - reference);
+    if (smoothing && senders[s].columns > 0) differences += said.differences + static_cast<double>(senders[s].columns) * (said.max - largest);
     if ((said.flags & LG_SHARD_HAS_TARGET) != 0) {
       holder = s;
       holder_max = said.max;
@@ -162,22 +161,23 @@ __device__ __forceinline__ void MergeRow(const ShardLaunch& a, const Sender* sen
     }
   }
   const bool leads = (holder_flags & LG_SHARD_TARGET_LEADS) != 0 && holder_max == largest;
-  const double target = exp(holder_target + (holder_max - reference));
+  const double target = exp(holder_target + (holder_max - largest));
   const double log_sum = log(others + target);
   RowLoss& l = m->loss;
-  l.log_z = reference + log_sum;
+  l.log_z = largest + log_sum;
   // log Z - z_t would lose the digits of a confident row.
-  l.nll = leads ? log1p(others / target) : ((reference - holder_max) - holder_target) + log_sum;
+  l.nll = leads ? log1p(others / target) : ((largest - holder_max) - holder_target) + log_sum;
   l.z_loss = a.loss.z_loss_weight != 0.f ? a.loss.z_loss_weight * l.log_z * l.log_z : 0.;
   l.objective = l.nll + l.z_loss;
   if (smoothing) {
     l.objective = (1. - a.loss.label_smoothing) * l.nll + a.loss.label_smoothing * (log_sum - differences / static_cast<double>(a.own.vocab_size)) + l.z_loss;
   }
   l.finite = holder_target != -INFINITY && !(smoothing && (flags & LG_SHARD_MINUS_INFINITY) != 0);
+  m->max = largest;
   m->finite = l.finite;
   m->nonfinite = !l.finite;
   m->hit = holder == self;
-  m->sums = {static_cast<float>(reference), static_cast<float>(others), static_cast<float>(target), static_cast<float>(holder_target + holder_max), 0.f, 0.f};
+  m->sums = {static_cast<float>(largest), static_cast<float>(others), static_cast<float>(target), static_cast<float>(holder_target + holder_max), 0.f, 0.f};
   m->share = static_cast<float>((own_others + (m->hit ? target : 0.)) / (others + target));
   m->correct = false;
   if (!kSignals || (holder_flags & LG_SHARD_TARGET_IS_FIRST) == 0) return;

@@ -26,6 +26,15 @@ __device__ __forceinline__ RowWork<C> WorkOnRow(const ShardLaunch& a, const Grou
   return {a.loss, group, map, 0u, RowReader<typename C::T>(a.loss, row), local, local == kNoTarget ? NAN : E::Load(from + static_cast<long long>(local) * E::kBytes)};
 }
 
+// The first vectors of the row that comes next, on their way to the L2: otherwise nothing would be while a group's warps wait for each other at a row's end.
+template <class C>
+__device__ __forceinline__ void PrefetchRow(const ShardLaunch& a, const Group<C>& group, long long row) {
+  constexpr int kBytes = C::IN_FLIGHT * C::GROUP_THREADS * 16;
+  const unsigned char* const from = a.loss.logits + row * a.loss.row_stride_bytes;
+  const long long bytes = static_cast<long long>(a.loss.vocab_size) * Element<typename C::T>::kBytes;
+  for (int at = group.thread * 128; at < kBytes && at < bytes; at += C::GROUP_THREADS * 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+}
+
 union ShardRowWords {
   lg_shard_row said;
   uint4 packed[LG_SHARD_ROW_BYTES / 16];

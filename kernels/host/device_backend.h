@@ -12,7 +12,7 @@
 namespace lossgauge {
 
 class Gauge;
-struct LaunchCounters;
+struct Observed;
 
 // What a loss call does, once its arguments stand.
 enum class LossPurpose { kForward, kBackward, kObserve };
@@ -42,7 +42,7 @@ class DeviceGauge {
   // Enqueues the fold behind everything that loss calls have enqueued since the last one; their next launches wait for it. Returns an lg_code.
   virtual int Publish(const StepEnd& end, void* stream) = 0;
   // Adds what the job counted itself to the step, on `stream`. From any thread. Returns an lg_code.
-  virtual int Observe(std::int32_t block, const LaunchCounters& observed, void* stream) = 0;
+  virtual int Observe(std::int32_t block, const Observed& observed, void* stream) = 0;
   virtual int ordinal() const noexcept = 0;
 };
 
@@ -71,8 +71,10 @@ class DeviceBackend {
   virtual int CloseCommunicator(void* communicator, const char* function) = 0;
   // True while `stream` is being captured into a graph.
   virtual bool IsCapturing(void* stream) noexcept = 0;
-  // Gives the gauge counters on the stream's device, unless it has some on a device already. Returns an lg_code.
-  virtual int Adopt(Gauge* gauge, void* stream) = 0;
+  // Gives the gauge counters on the device of `memory`, or of the stream if that is null, unless it has some on a device already. Returns an lg_code.
+  virtual int Adopt(Gauge* gauge, void* stream, const void* memory) = 0;
+  // Of checked arguments with tokens on a device.
+  virtual int PackLabels(const lg_pack_labels_args& args) = 0;
 };
 
 // nullptr: built without one, or no driver or device on this machine.

@@ -104,6 +104,7 @@ class Gauge {
   bool IsBlock(std::int32_t block) const noexcept { return block >= 0 && block < block_count_; }
   bool IsEvaluating() const noexcept;
   void NoteCall(std::uint64_t call) noexcept;
+  int PlaceObservation(const lg_observation& observation) noexcept;
   int PublishOnDevice(DeviceGauge* device, void* stream) noexcept;
   void DropHostCounts() noexcept;
   void TakeHandedOver(lg_step_record* record) noexcept;

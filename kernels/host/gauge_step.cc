@@ -6,15 +6,12 @@
 #include "kernels/host/clocks.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
+#include "kernels/host/observed.h"
 #include "proto/lossgauge/ring/fixed128.h"
 #include "proto/lossgauge/ring/ring_validate.h"
 
 namespace lossgauge {
 namespace {
-
-// An observation's sum is clamped as its rows would have been, and so that tens of thousands of clamped ones still fit the 64 bits before the point.
-constexpr double kMostNllOfARow = 0x1p31;
-constexpr double kMostObservedNll = 0x1p47;
 
 const char* ScalarName(std::int32_t scalar) {
   switch (scalar) {
@@ -105,60 +102,93 @@ int Gauge::Observe(const lg_observation& observation) noexcept {
   const lg_observation& o = observation;
   const auto number = [](std::int64_t value) { return static_cast<long long>(value); };
   if (o.tokens < 0) return SetError(LG_INVALID_ARGUMENT, "observation.tokens: must be >= 0, got %lld", number(o.tokens));
-  if (o.unmasked_tokens < 0 || o.unmasked_tokens > o.tokens) {
+  const bool counts_known = o.unmasked_tokens_pointer == nullptr;
+  if (counts_known && (o.unmasked_tokens < 0 || o.unmasked_tokens > o.tokens)) {
     return SetError(LG_INVALID_ARGUMENT, "observation.unmasked_tokens: must be in [0, tokens = %lld], got %lld",
                     number(o.tokens), number(o.unmasked_tokens));
   }
-  if (o.nonfinite_rows < 0 || o.nonfinite_rows > o.unmasked_tokens) {
+  if (o.nonfinite_rows < 0 || (counts_known && o.nonfinite_rows > o.unmasked_tokens)) {
     return SetError(LG_INVALID_ARGUMENT, "observation.nonfinite_rows: must be in [0, unmasked_tokens = %lld], got %lld",
                     number(o.unmasked_tokens), number(o.nonfinite_rows));
   }
-  if (o.nll_sum < 0) {
+  if (o.nll_sum_pointer == nullptr && o.nll_sum < 0) {
     return SetError(LG_INVALID_ARGUMENT,
                     "observation.nll_sum: must be >= 0 (it is a negative log-likelihood, and becomes a counter), got %g; hand other losses over with "
                     "lg_gauge_set_reported_loss",
                     o.nll_sum);
   }
-  if (o.denominator != 0 && !IsDenominator(o.denominator)) {
+  if (o.denominator_pointer == nullptr && o.denominator != 0 && !IsDenominator(o.denominator)) {
     return SetError(LG_INVALID_ARGUMENT, "observation.denominator: must be finite and > 0, or 0 = not given, got %g",
                     o.denominator);
   }
   if (o.block < -1 || o.block >= block_count_) {
     return SetError(LG_INVALID_ARGUMENT, "observation.block: must be in [-1, %d), got %d", block_count_, o.block);
   }
-  DeviceBackend* backend = FindDeviceBackend();
-  if (o.stream != nullptr || device() != nullptr) {
-    if (backend == nullptr) return SetError(LG_UNIMPLEMENTED, "observation.stream: expected NULL, since there is no device here; got a stream");
-    if (backend->IsCapturing(o.stream)) {
-      // A graph would replay the values of now.
-      return SetError(LG_FAILED_PRECONDITION, "observation.stream: is being captured, and values from the host belong to one step; observe outside of the capture");
-    }
-    if (const int code = device() != nullptr ? LG_OK : backend->Adopt(this, o.stream); code != LG_OK) return code;
-  }
+  if (const int code = PlaceObservation(o); code != LG_OK) return code;
   const std::int32_t index = BlockIndexForLaunch(o.block);
   if (index < 0) return LG_OK;
   ring::StoreRelaxed(&segment_->steps().status()->entered_step, step_.load(std::memory_order_relaxed));
   NoteCall(LG_CALL_OBSERVE);
 
+  static_assert(sizeof(long long) == sizeof(std::int64_t));
+  const auto* const unmasked_tokens = reinterpret_cast<const long long*>(o.unmasked_tokens_pointer);
+  const Observed observed{o.nll_sum,     o.tokens,          o.unmasked_tokens, o.nonfinite_rows,
+                          o.denominator, o.nll_sum_pointer, unmasked_tokens,   o.denominator_pointer};
+  if (DeviceGauge* device = this->device()) return device->Observe(index, observed, o.stream);
+  const ObservedCounts counts = CountObserved(observed);
   LaunchCounters launch;
   launch.present = LG_HAS_LOSS;
-  launch.tokens = static_cast<std::uint64_t>(o.tokens);
-  launch.unmasked_tokens = static_cast<std::uint64_t>(o.unmasked_tokens);
-  launch.nonfinite_rows = static_cast<std::uint64_t>(o.nonfinite_rows);
-  launch.finite_tokens = launch.unmasked_tokens - launch.nonfinite_rows;
-  launch.denominator = o.denominator;
-  if (!std::isfinite(o.nll_sum)) {
-    // A sum that is not finite tells nothing about any of its rows: all of them are out, and the step is marked.
-    launch.nonfinite_rows = launch.unmasked_tokens;
-    launch.finite_tokens = 0;
-  } else if (const double most = std::min(kMostObservedNll, kMostNllOfARow * static_cast<double>(launch.finite_tokens)); o.nll_sum > most) {
-    launch.nll_sum = lg_fixed128_from_double(most);
-    launch.clamped_rows = 1;
-  } else {
-    launch.nll_sum = lg_fixed128_from_double(o.nll_sum);
-  }
-  if (DeviceGauge* device = this->device()) return device->Observe(index, launch, o.stream);
+  launch.tokens = counts.tokens;
+  launch.unmasked_tokens = counts.unmasked_tokens;
+  launch.nonfinite_rows = counts.nonfinite_rows;
+  launch.finite_tokens = counts.finite_tokens;
+  launch.clamped_rows = counts.clamped_rows;
+  launch.nll_sum = counts.nll_sum;
+  launch.denominator = counts.denominator;
   blocks_[static_cast<std::size_t>(index)].Add(launch);
+  return LG_OK;
+}
+
+// Sees to it that a device counts what a device holds, and that everything an observation points to can be read where the gauge counts.
+int Gauge::PlaceObservation(const lg_observation& o) noexcept {
+  struct Pointer {
+    const char* name;
+    const void* memory;
+  };
+  const Pointer pointers[] = {{"nll_sum_pointer", o.nll_sum_pointer},
+                              {"unmasked_tokens_pointer", o.unmasked_tokens_pointer},
+                              {"denominator_pointer", o.denominator_pointer}};
+  DeviceBackend* backend = FindDeviceBackend();
+  const auto device_of = [backend](const void* memory) { return backend != nullptr && memory != nullptr ? backend->DeviceOf(memory) : -1; };
+  const void* on_device = nullptr;
+  for (const Pointer& pointer : pointers) {
+    if (reinterpret_cast<std::uintptr_t>(pointer.memory) % 8 != 0) {
+      return SetError(LG_INVALID_ARGUMENT, "observation.%s: must be aligned to its 8 bytes, got %p", pointer.name, pointer.memory);
+    }
+    if (on_device == nullptr && device_of(pointer.memory) >= 0) on_device = pointer.memory;
+  }
+  if (o.stream != nullptr || on_device != nullptr || device() != nullptr) {
+    if (backend == nullptr) return SetError(LG_UNIMPLEMENTED, "observation.stream: expected NULL, since there is no device here; got a stream");
+    if (backend->IsCapturing(o.stream)) {
+      // A graph would replay the values of now.
+      const bool from_host = o.nonfinite_rows != 0 || (o.denominator_pointer == nullptr && o.denominator != 0);
+      if (o.nll_sum_pointer == nullptr || o.unmasked_tokens_pointer == nullptr || from_host) {
+        return SetError(LG_FAILED_PRECONDITION,
+                        "observation.stream: is being captured, and values from the host belong to one step; give pointers, or observe outside of the capture");
+      }
+      if (device() == nullptr) return SetError(LG_FAILED_PRECONDITION, "observation.stream: is being captured, and a gauge's first call on a device allocates");
+    }
+    if (const int code = device() != nullptr ? LG_OK : backend->Adopt(this, o.stream, on_device); code != LG_OK) return code;
+  }
+  const DeviceGauge* const counts_on = device();
+  for (const Pointer& pointer : pointers) {
+    if (pointer.memory == nullptr) continue;
+    const int found = device_of(pointer.memory), expected = counts_on != nullptr ? counts_on->ordinal() : -1;
+    if (found != expected) {
+      return SetError(LG_INVALID_ARGUMENT, "observation.%s: must point to memory of device %d, where this gauge counts, got %s", pointer.name, expected,
+                      found < 0 ? "host memory" : "memory of another device");
+    }
+  }
   return LG_OK;
 }
 

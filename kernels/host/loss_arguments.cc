@@ -95,8 +95,8 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
   if (!(args.z_loss_weight >= 0 && std::isfinite(args.z_loss_weight))) {
     return SetError(LG_INVALID_ARGUMENT, "%s: z_loss_weight: expected finite and >= 0, got %g", function, args.z_loss_weight);
   }
-  if (!std::isfinite(args.logit_scale) || args.logit_scale == 0) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: logit_scale: expected finite and not 0, got %g", function, args.logit_scale);
+  if (const double scale = std::fabs(args.logit_scale); !(scale >= 1e-30 && scale <= 1e30)) {  // what fp32 holds with room to spare
+    return SetError(LG_INVALID_ARGUMENT, "%s: logit_scale: expected a magnitude from 1e-30 to 1e30, got %g", function, args.logit_scale);
   }
   if (!(args.logit_softcap >= 0 && std::isfinite(args.logit_softcap))) {
     return SetError(LG_INVALID_ARGUMENT, "%s: logit_softcap: expected finite and > 0, or 0 for none, got %g", function,

@@ -72,8 +72,9 @@ int CheckHeader(const char* function, std::int32_t sender, const lg_shard_header
 
 int CheckOwn(const char* function, std::int32_t index, const lg_shard_header& own, const lg_shard_header& said) {
   if (own.shard_offset == said.shard_offset && own.shard_columns == said.shard_columns) return LG_OK;
-  return SetError(LG_FAILED_PRECONDITION, "%s: args: expected those of lg_vocab_parallel_begin; contribution %d, this rank's, is of columns %lld to %lld, args are of %lld to %lld",
-                  function, index, Number(said.shard_offset), Number(said.shard_offset + said.shard_columns), Number(own.shard_offset),
+  return SetError(LG_FAILED_PRECONDITION,
+                  "%s: args: expected those of lg_vocab_parallel_begin; contribution %d, this rank's, is of columns %lld to %lld, args are of %lld to %lld", function,
+                  index, Number(said.shard_offset), Number(said.shard_offset + said.shard_columns), Number(own.shard_offset),
                   Number(own.shard_offset + own.shard_columns));
 }
 

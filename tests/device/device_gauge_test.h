@@ -49,6 +49,7 @@ class DeviceGaugeTest : public testing::Test {
   float* losses_() const { return grad_() + kRows * kColumns; }
   float* loss_() const { return losses_() + 16; }
   double* scalar_() const { return reinterpret_cast<double*>(losses_() + 32); }
+  std::int64_t* count_() const { return reinterpret_cast<std::int64_t*>(scalar_() + 1); }
   std::int64_t* targets_() const { return reinterpret_cast<std::int64_t*>(losses_() + 64); }
 
   lg_cross_entropy_args Args() const {

@@ -77,6 +77,71 @@ TEST_F(ObserveTest, ALossCallAndAnObservationOnAnotherStreamAddToOneStep) {
   cudaStreamDestroy(other);
 }
 
+// Three values on the device: sum, count of unmasked tokens, denominator.
+TEST_F(ObserveTest, ValuesOfTheDeviceGiveAGaugeItsDeviceAndAreReadThere) {
+  lg_observation observation = Observation(-1, 8, 99);
+  observation.nll_sum_pointer = scalar_();
+  observation.unmasked_tokens_pointer = count_();
+  observation.denominator_pointer = scalar_() + 2;
+  const double sums[] = {10.5, std::nan(""), -2, 1e300};
+  for (const double sum : sums) {
+    const double denominator = 24;
+    const std::int64_t count = 6;
+    ASSERT_CUDA(cudaMemcpyAsync(scalar_(), &sum, 8, cudaMemcpyHostToDevice, stream_));
+    ASSERT_CUDA(cudaMemcpyAsync(count_(), &count, 8, cudaMemcpyHostToDevice, stream_));
+    ASSERT_CUDA(cudaMemcpyAsync(scalar_() + 2, &denominator, 8, cudaMemcpyHostToDevice, stream_));
+    Observe(observation);
+    Publish();
+    observation.tokens = 0;  // as many as unmasked
+  }
+  const auto steps = Steps();
+  ASSERT_EQ(steps.size(), 4u);
+  EXPECT_EQ(steps[0].tokens, 8u);
+  EXPECT_EQ(steps[0].finite_tokens, 6u);
+  EXPECT_EQ(lg_fixed128_to_double(steps[0].nll_sum), 10.5);
+  EXPECT_EQ(steps[0].denominator_max, 24);
+  for (const int nonfinite : {1, 2}) {
+    EXPECT_EQ(steps[nonfinite].tokens, 6u);
+    EXPECT_EQ(steps[nonfinite].nonfinite_rows, 6u);
+    EXPECT_EQ(steps[nonfinite].finite_tokens, 0u);
+  }
+  EXPECT_EQ(steps[3].clamped_rows, 1u);
+  const double on_host = 1;
+  observation.nll_sum_pointer = &on_host;
+  observation.stream = stream_;
+  EXPECT_EQ(lg_gauge_observe(gauge_, &observation), LG_INVALID_ARGUMENT);
+  EXPECT_THAT(lg_last_error(), HasSubstr("nll_sum_pointer"));
+}
+
+TEST_F(ObserveTest, ValuesOfTheDeviceCanBeCaptured) {
+  Loss();
+  Publish();
+  lg_observation observation = Observation(0, 8, 0);
+  observation.nll_sum_pointer = scalar_();
+  observation.unmasked_tokens_pointer = count_();
+  cudaGraph_t graph;
+  cudaGraphExec_t replayed;
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  Observe(observation);
+  Publish();
+  ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
+  ASSERT_CUDA(cudaGraphInstantiate(&replayed, graph, 0));
+  for (std::int64_t count = 1; count < 5; ++count) {
+    const double sum = 2. * static_cast<double>(count);
+    ASSERT_CUDA(cudaMemcpyAsync(scalar_(), &sum, 8, cudaMemcpyHostToDevice, stream_));
+    ASSERT_CUDA(cudaMemcpyAsync(count_(), &count, 8, cudaMemcpyHostToDevice, stream_));
+    ASSERT_CUDA(cudaGraphLaunch(replayed, stream_));
+  }
+  const auto steps = Steps();
+  ASSERT_EQ(steps.size(), 5u);
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].finite_tokens, i);
+    EXPECT_EQ(lg_fixed128_to_double(steps[i].nll_sum), 2. * static_cast<double>(i));
+  }
+  cudaGraphExecDestroy(replayed);
+  cudaGraphDestroy(graph);
+}
+
 TEST_F(ObserveTest, ValuesOfTheHostAreRefusedDuringCapture) {
   Loss();
   Publish();

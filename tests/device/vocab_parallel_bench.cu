@@ -25,11 +25,14 @@ using lossgauge::test::Meeting;
 
 constexpr std::int64_t kRows = 8192, kVocab = 131072;
 
-__global__ void FillUniform(__nv_bfloat16* to, std::size_t n, unsigned long long seed) {
+__global__ void FillNormal(__nv_bfloat16* to, std::size_t n, unsigned long long seed) {
   for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < n; i += static_cast<std::size_t>(gridDim.x) * blockDim.x) {
     unsigned long long x = (i + 1) * 0x9e3779b97f4a7c15ull + seed;
-    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9ull;
-    to[i] = __float2bfloat16(static_cast<float>(x >> 40) * (8.f / 16777216.f) - 4.f);
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    x ^= x >> 31;
+    const float u = (static_cast<float>(x >> 40) + 1.f) / 16777217.f, angle = static_cast<float>(x & 0xffffff) / 8388608.f;
+    to[i] = __float2bfloat16(sqrtf(-2.f * logf(u)) * cospif(angle));
   }
 }
 __global__ void Spin(long long cycles) {
@@ -68,7 +71,7 @@ void SetUp(Rank& r, int rank, int ranks) {
   CHECK(cudaMalloc(&r.gathered, static_cast<std::size_t>(ranks * contribution)));
   CHECK(cudaEventCreate(&r.begin));
   CHECK(cudaEventCreate(&r.end));
-  FillUniform<<<2048, 256, 0, r.stream>>>(r.source, r.bytes / 2, static_cast<unsigned>(rank));
+  FillNormal<<<2048, 256, 0, r.stream>>>(r.source, r.bytes / 2, static_cast<unsigned>(rank));
   std::vector<std::int64_t> targets(kRows);
   for (std::int64_t i = 0; i < kRows; ++i) targets[static_cast<std::size_t>(i)] = i * 2654435761 % kVocab;
   CHECK(cudaMemcpy(r.targets, targets.data(), kRows * 8, cudaMemcpyHostToDevice));

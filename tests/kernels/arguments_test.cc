@@ -70,6 +70,8 @@ TEST_F(Arguments, AreRefusedByName) {
   ExpectRefused("z_loss_weight", "inf", [](auto* a) { a->z_loss_weight = HUGE_VAL; });
   ExpectRefused("logit_scale", "0", [](auto* a) { a->logit_scale = 0; });
   ExpectRefused("logit_scale", "nan", [nan](auto* a) { a->logit_scale = nan; });
+  ExpectRefused("logit_scale", "-1.1e+30", [](auto* a) { a->logit_scale = -1.1e30; });
+  ExpectRefused("logit_scale", "1e-31", [](auto* a) { a->logit_scale = 1e-31; });
   ExpectRefused("logit_softcap", "-30", [](auto* a) { a->logit_softcap = -30; });
   ExpectRefused("reduction", "3", [](auto* a) { a->reduction = 3; });
   ExpectRefused("denominator", "-8", [](auto* a) { a->denominator = -8; });

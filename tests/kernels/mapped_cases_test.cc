@@ -57,8 +57,12 @@ TEST(Mapped, ScalesAndCapsOverAllWidths) {
     ExpectRight(problem, 0.5, 5);
     ExpectRight(problem, 1.75, 50);
     ExpectRight(problem, 1. / 3, 80);
+    ExpectRight(problem, 1, 58);
     ExpectRight(problem, 1, 61);
-    ExpectRight(problem, 1, 5000);
+    ExpectRight(problem, 1, 75);
+    ExpectRight(problem, 1, 77);
+    ExpectRight(problem, 1, 4095);
+    ExpectRight(problem, 1, 4097);
     ExpectRight(problem, 1, 1e6);
     ExpectRight(problem, -0.7, 0);
     ExpectRight(problem, -0.7, 20);
@@ -88,6 +92,33 @@ TEST(Mapped, LogitsFarFromZero) {
         if (size < 1e5) ExpectLikeOracle(problem);
         else ExpectOutcome(problem, RunObserved(problem).outcome, Judge(problem));
       }
+    }
+  }
+}
+
+// Equal terms round the same way each time they are added.
+TEST(Mapped, SmoothingOverManyEqualColumns) {
+  Problem problem;
+  problem.rows = 2;
+  problem.columns = 524288;
+  problem.logits.assign(static_cast<std::size_t>(2 * problem.columns), 120);
+  problem.logits[7] = 130;
+  problem.targets = {7, problem.columns - 1};
+  problem.label_smoothing = 0.3;
+  ExpectRight(problem, 1, 30);
+}
+
+TEST(Mapped, ScalesAtTheEndsOfTheirRange) {
+  Problem problem = SixRows(300, 8, 30);
+  problem.logit_softcap = 30;
+  for (double& z : problem.logits) z = z < 0 ? -1e-28 : z < 10 ? 0 : 1e-28;
+  problem.logits[3] = -HUGE_VAL;
+  for (const int dtype : kDtypes) {
+    problem.dtype = dtype;
+    for (const double scale : {1e29, 1e-29}) {
+      SCOPED_TRACE("dtype " + std::to_string(dtype) + " scale " + std::to_string(scale));
+      problem.logit_scale = scale;
+      ExpectOutcome(problem, RunObserved(problem).outcome, Judge(problem));  // squares of such gradients are beyond what a record holds
     }
   }
 }

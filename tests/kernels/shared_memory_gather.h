@@ -37,7 +37,7 @@ class SharedMemoryGather {
  public:
   // Made before the fork. `most_bytes` of one contribution.
   SharedMemoryGather(int ranks, std::size_t most_bytes, std::chrono::milliseconds patience)
-      : ranks_(ranks), room_((most_bytes + 63) / 64 * 64), patience_(patience), memory_(kLine * static_cast<std::size_t>(ranks) + 2 * room_ * static_cast<std::size_t>(ranks)) {
+      : ranks_(ranks), room_((most_bytes + 63) / 64 * 64), patience_(patience), memory_((kLine + 2 * room_) * static_cast<std::size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) new (memory_.data() + kLine * static_cast<std::size_t>(rank)) Arrival;
   }
 

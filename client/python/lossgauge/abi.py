@@ -76,6 +76,9 @@ class Observation(c.Structure):
         ("nonfinite_rows", c.c_int64),
         ("denominator", c.c_double),
         ("stream", c.c_void_p),
+        ("nll_sum_pointer", c.c_void_p),
+        ("unmasked_tokens_pointer", c.c_void_p),
+        ("denominator_pointer", c.c_void_p),
     ]
 
 
@@ -172,6 +175,41 @@ class LinearPlan(c.Structure):
     ]
 
 
+class VocabParallelArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("group_size", c.c_int32),
+        ("group_index", c.c_int32),
+        ("vocab_size", c.c_int64),
+        ("shard_offset", c.c_int64),
+        ("shard_columns", c.c_int64),
+        ("step", c.c_int64),
+        ("micro_batch", c.c_int64),
+        ("gathered_stride", c.c_int64),
+        ("reserved", c.c_int64 * 8),
+        ("loss", CrossEntropyArgs),
+    ]
+
+
+class PackLabelsArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("tokens", c.c_void_p),
+        ("token_dtype", c.c_int32),
+        ("count", c.c_int64),
+        ("cu_seqlens", c.c_void_p),
+        ("length_dtype", c.c_int32),
+        ("documents", c.c_int64),
+        ("prompt_lengths", c.c_void_p),
+        ("pad", c.c_int64),
+        ("has_pad", c.c_int32),
+        ("ignore_index", c.c_int64),
+        ("labels", c.c_void_p),
+        ("counts", c.c_void_p),
+        ("stream", c.c_void_p),
+    ]
+
+
 # C name of each structure.
 STRUCTURES = {
     "lg_axis_option": Axis,
@@ -183,6 +221,8 @@ STRUCTURES = {
     "lg_scale_gradient_args": ScaleGradientArgs,
     "lg_linear_cross_entropy_args": LinearCrossEntropyArgs,
     "lg_linear_plan": LinearPlan,
+    "lg_vocab_parallel_args": VocabParallelArgs,
+    "lg_pack_labels_args": PackLabelsArgs,
 }
 
 _P = c.POINTER
@@ -212,6 +252,10 @@ FUNCTIONS = {
     "lg_linear_cross_entropy_backward": [_P(LinearCrossEntropyArgs)],
     "lg_linear_cross_entropy_plan": [_P(LinearCrossEntropyArgs), _P(LinearPlan)],
     "lg_linear_cross_entropy_prepare": [_P(LinearCrossEntropyArgs)],
+    "lg_vocab_parallel_contribution_bytes": [c.c_int64, _P(c.c_int64)],
+    "lg_vocab_parallel_begin": [_P(VocabParallelArgs), c.c_void_p],
+    "lg_vocab_parallel_finish": [_P(VocabParallelArgs), c.c_void_p],
+    "lg_pack_labels": [_P(PackLabelsArgs)],
 }
 INITIALISERS = {
     "lg_gauge_options_init": GaugeOptions,
@@ -220,4 +264,6 @@ INITIALISERS = {
     "lg_cross_entropy_args_init": CrossEntropyArgs,
     "lg_scale_gradient_args_init": ScaleGradientArgs,
     "lg_linear_cross_entropy_args_init": LinearCrossEntropyArgs,
+    "lg_vocab_parallel_args_init": VocabParallelArgs,
+    "lg_pack_labels_args_init": PackLabelsArgs,
 }

@@ -72,7 +72,8 @@ class Gauge:
     rank, world_size: None: torch.distributed if it is initialised, else the launcher's environment.
     dp, tp, pp, cp, ep: (size, index) of this rank along a parallel axis. Without dp, what the others leave of the world is data-parallel.
     gradient_reduction: what the job does to gradients over data-parallel ranks: "mean" (DDP, FSDP), "sum", or "unknown".
-    vocab_size: real columns V over all shards; needed for byte_table.
+    vocab_size: real columns V over all shards; needed for byte_table. shard_offset, shard_columns: this rank's of them under tensor parallelism; 0 columns: all
+        that follow the offset.
     label_smoothing, z_loss: as declared by the job, for the record.
     ring_dir: None: LOSSGAUGE_RING_DIR, else /dev/shm/lossgauge-<uid>. group: name of a group that may read the ring.
     byte_table: UTF-8 bytes of each token (lossgauge.byte_table), for bits per byte.
@@ -83,8 +84,8 @@ class Gauge:
     """
 
     def __init__(self, run=None, *, attempt=None, rank=None, world_size=None, dp=None, tp=(1, 0), pp=(1, 0), cp=(1, 0), ep=(1, 0), has_loss=True,
-                 gradient_reduction="unknown", vocab_size=0, label_smoothing=0.0, z_loss=0.0, ring_dir=None, group=None, byte_table=None, blocks=None,
-                 first_step=0, sidecar=None):
+                 gradient_reduction="unknown", vocab_size=0, shard_offset=0, shard_columns=0, label_smoothing=0.0, z_loss=0.0, ring_dir=None,
+                 group=None, byte_table=None, blocks=None, first_step=0, sidecar=None):
         if gradient_reduction not in abi.GRADIENT_REDUCTIONS:
             raise errors.InvalidArgument("gradient_reduction: expected 'mean', 'sum' or 'unknown', got {!r}".format(gradient_reduction))
         options = library.new("gauge_options")
@@ -105,7 +106,7 @@ class Gauge:
             setattr(options, name, abi.Axis(size, index))
         options.has_loss = bool(has_loss)
         options.gradient_reduction = abi.GRADIENT_REDUCTIONS[gradient_reduction]
-        options.vocab_size = vocab_size
+        options.vocab_size, options.shard_offset, options.shard_columns = vocab_size, shard_offset, shard_columns
         options.label_smoothing, options.z_loss_weight = label_smoothing, z_loss
         options.ring_dir, options.group = _bytes(ring_dir), _bytes(group)
         if byte_table is not None:
@@ -149,6 +150,12 @@ class Gauge:
 
         return linear_cross_entropy(hidden, weight, labels, bias, gauge=self, **options)
 
+    def vocab_parallel_cross_entropy(self, logits, labels, **options):
+        """lossgauge.vocab_parallel_cross_entropy, counted. After `accumulate` its denominator is the one of the whole step unless another is given."""
+        from .vocab_parallel import vocab_parallel_cross_entropy
+
+        return vocab_parallel_cross_entropy(logits, labels, gauge=self, **options)
+
     def observe_logits(self, logits, labels, **options):
         """Reads logits once for their signals, beside a loss of another library (lossgauge.observe_logits)."""
         from .loss_on_logits import observe_logits
@@ -159,16 +166,26 @@ class Gauge:
     def observe(self, loss_sum, tokens, *, positions=None, nonfinite_rows=0, denominator=0.0, grad_norm=None, block=None):
         """Adds a loss that was computed elsewhere: `loss_sum` in nats over `tokens` unmasked tokens, of `positions` seen (None: as many).
 
-        Numbers or CPU tensors: reading one from a device would wait for it, and is refused.
+        loss_sum, tokens, denominator, grad_norm: numbers or one-element tensors; those on a device are read there, without waiting. What is read so is not
+        refused: a count out of range becomes the nearest in it, a sum below 0 counts like one that is not finite. positions, nonfinite_rows: numbers.
         """
         self._check_open()
         seen = library.new("observation")
         seen.block = -1 if block is None else block
-        seen.nll_sum = _host_number("loss_sum", loss_sum)
-        seen.unmasked_tokens = int(_host_number("tokens", tokens))
+        kept = [_read_on_device(name, value, dtype) for name, value, dtype in (
+            ("loss_sum", loss_sum, "float64"), ("tokens", tokens, "int64"), ("denominator", denominator, "float64"))]
+        of_loss, of_tokens, of_denominator = kept
+        if of_loss is None:
+            seen.nll_sum = _host_number("loss_sum", loss_sum)
+        if of_tokens is None:
+            seen.unmasked_tokens = int(_host_number("tokens", tokens))
+        if of_denominator is None:
+            seen.denominator = _host_number("denominator", denominator)
+        seen.nll_sum_pointer, seen.unmasked_tokens_pointer, seen.denominator_pointer = (None if value is None else value.data_ptr() for value in kept)
         seen.tokens = seen.unmasked_tokens if positions is None else int(_host_number("positions", positions))
         seen.nonfinite_rows = nonfinite_rows
-        seen.denominator = _host_number("denominator", denominator)
+        if self._device is None:
+            self._device = next((value.device for value in kept if value is not None), None)
         seen.stream = self._stream()
         library.call("gauge_observe", self._handle, ctypes.byref(seen))
         if grad_norm is not None:
@@ -348,12 +365,23 @@ class _Phase:
             library.call("gauge_phase_end", self._gauge._handle, self._phase)
 
 
+def _read_on_device(name, value, dtype):
+    """A one-element tensor of a device in the type that is read there; None for what the host reads."""
+    if not getattr(value, "is_cuda", False):
+        return None
+    if value.numel() != 1:
+        raise errors.InvalidArgument("{}: expected a number or one element, got {} elements".format(name, value.numel()))
+    import torch
+
+    return value.detach().to(getattr(torch, dtype)).reshape(())
+
+
 def _host_number(name, value):
     if getattr(value, "is_cuda", False):
         raise errors.InvalidArgument("{}: expected a number or a CPU tensor, got a tensor on {}: reading it would wait for the device".format(name, value.device))
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # torch says the last of several elements
         raise errors.InvalidArgument("{}: expected a number, got {}".format(name, type(value).__name__)) from None
 
 

@@ -10,7 +10,7 @@ from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
 from .loss_on_logits import scale
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
-from .tensors import expect
+from .tensors import expect_tensor
 
 
 def linear_cross_entropy(
@@ -70,14 +70,14 @@ def prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants):
     """Checks the arguments of a loss call. Its LinearCall, its labels in one dimension, and the shape of its labels."""
     tensors.check_floats("hidden", hidden)
     tensors.check_floats("weight", weight, dims=2)
-    expect(hidden.dim() >= 1, "hidden", "at least one dimension", tensors.kind(hidden))
-    expect(weight.shape[1] == hidden.shape[-1], "weight", "[V, {}], as wide as hidden".format(hidden.shape[-1]), tensors.kind(weight))
-    expect(weight.dtype == hidden.dtype, "weight", str(hidden.dtype), tensors.kind(weight))
+    expect_tensor(hidden.dim() >= 1, "hidden", "at least one dimension", hidden)
+    expect_tensor(weight.shape[1] == hidden.shape[-1], "weight", "[V, {}], as wide as hidden", weight, hidden.shape[-1])
+    expect_tensor(weight.dtype == hidden.dtype, "weight", "{}", weight, hidden.dtype)
     tensors.check_same_device("weight", weight, hidden.device, "hidden")
     if bias is not None:
         tensors.check_floats("bias", bias, dims=1)
-        expect(bias.shape[0] == weight.shape[0], "bias", "[{}], one for each row of weight".format(weight.shape[0]), tensors.kind(bias))
-        expect(bias.dtype == hidden.dtype, "bias", str(hidden.dtype), tensors.kind(bias))
+        expect_tensor(bias.shape[0] == weight.shape[0], "bias", "[{}], one for each row of weight", bias, weight.shape[0])
+        expect_tensor(bias.dtype == hidden.dtype, "bias", "{}", bias, hidden.dtype)
         tensors.check_same_device("bias", bias, hidden.device, "hidden")
     if shift:
         labels = shifted(labels, options["ignore_index"])

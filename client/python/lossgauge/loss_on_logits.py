@@ -10,7 +10,7 @@ from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
 from .errors import FailedPrecondition
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
-from .tensors import expect
+from .tensors import expect, expect_tensor
 
 
 def cross_entropy(
@@ -79,7 +79,7 @@ def _cross_entropy(logits, labels, gauge, shift, inplace, options):
 def prepare(logits, labels, gauge, shift, options, wants_gradient):
     """Checks the arguments of a loss call. Its Call, its labels in one dimension, and the shape of its labels."""
     tensors.check_floats("logits", logits)
-    expect(logits.dim() >= 1, "logits", "at least one dimension", tensors.kind(logits))
+    expect_tensor(logits.dim() >= 1, "logits", "at least one dimension", logits)
     if shift:
         labels = shifted(labels, options["ignore_index"])
     flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
@@ -116,8 +116,8 @@ class Call:
         self.inplace = False
 
     def at_once(self, dtype):
-        """Whether the gradient comes with the loss: where one factor for all rows follows, which most often is 1. A gradient per token needs its own factors; a gradient in fp16 needs the loss scale
-        before it is rounded, or it has vanished."""
+        """Whether the gradient comes with the loss: where one factor for all rows follows, which most often is 1. A gradient per token needs its own
+        factors; a gradient in fp16 needs the loss scale before it is rounded, or it has vanished."""
         return self.wants_gradient and not self.options.per_token and dtype != torch.float16
 
     def args(self, rows, labels, gradient=None, gauge=True):
@@ -158,6 +158,8 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, labels, call):
         rows = tensors.as_rows(logits)
+        if call.inplace:
+            rows = rows.view(rows.shape)  # a tensor of its own: the caller's loses its memory
         gradient = None
         if call.at_once(rows.dtype):
             gradient = rows if call.inplace else torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)

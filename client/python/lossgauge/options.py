@@ -5,7 +5,7 @@ import math
 import torch
 
 from . import abi, tensors
-from .tensors import expect
+from .tensors import expect, expect_tensor
 
 REDUCTIONS = {"mean": abi.MEAN, "sum": abi.SUM, "none": abi.NONE}
 
@@ -41,7 +41,7 @@ class LossOptions:
         if denominator is not None:
             expect(reduction == "mean", "denominator", "reduction='mean', which divides", "reduction={!r}".format(reduction))
             if isinstance(denominator, torch.Tensor):
-                expect(denominator.numel() == 1, "denominator", "one element", tensors.kind(denominator))
+                expect_tensor(denominator.numel() == 1, "denominator", "one element", denominator)
             else:
                 self.denominator = number("denominator", denominator)
                 expect(math.isfinite(self.denominator) and self.denominator > 0, "denominator", "a number above 0", denominator)
@@ -96,7 +96,8 @@ class LossOptions:
 
 def set_upstream(args, upstream):
     """The gradient that arrived of the loss, one element or one for each row, into `args`; what must live until the call has been made."""
-    upstream = upstream.reshape(-1)
+    if upstream.dim() != 1:
+        upstream = upstream.reshape(-1)
     args.upstream = tensors.pointer(upstream)
     args.upstream_stride = upstream.stride(0) if upstream.numel() > 1 else 0
     return upstream
@@ -104,17 +105,17 @@ def set_upstream(args, upstream):
 
 def check_labels(labels, leading, device, where):
     """Labels of the leading shape of `where`, as one dimension of int32 or int64 on its device."""
-    expect(isinstance(labels, torch.Tensor), "labels", "a tensor of token numbers", tensors.kind(labels))
-    expect(not labels.dtype.is_floating_point and not labels.dtype.is_complex and labels.dtype != torch.bool, "labels", "integers", tensors.kind(labels))
-    expect(labels.shape == leading, "labels", "shape {}, as {} without its last dimension".format(list(leading), where), tensors.kind(labels))
+    expect_tensor(isinstance(labels, torch.Tensor), "labels", "a tensor of token numbers", labels)
+    expect_tensor(not labels.dtype.is_floating_point and not labels.dtype.is_complex and labels.dtype != torch.bool, "labels", "integers", labels)
+    expect_tensor(labels.shape == leading, "labels", "shape {}, as {} without its last dimension", labels, list(leading), where)
     tensors.check_same_device("labels", labels, device, where)
     if labels.dtype not in tensors.INTEGERS:
         labels = labels.to(torch.int64)
-    return labels.detach().reshape(-1)
+    return labels if labels.dim() == 1 else labels.reshape(-1)
 
 
 def shifted(labels, ignore_index):
     """Labels moved one position to the left in their last dimension: position t is asked for token t + 1, and the last one for nothing. The logits stay
     whole, so that nothing of their size is copied."""
-    expect(isinstance(labels, torch.Tensor) and labels.dim() > 0, "labels", "at least one dimension to shift in", tensors.kind(labels))
+    expect_tensor(isinstance(labels, torch.Tensor) and labels.dim() > 0, "labels", "at least one dimension to shift in", labels)
     return torch.nn.functional.pad(labels[..., 1:], (0, 1), value=ignore_index)

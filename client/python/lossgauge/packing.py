@@ -1,9 +1,14 @@
 """Labels of a packed batch: shifted once, and masked where no token is to be predicted."""
 
+import ctypes
+
 import torch
 
-from . import errors, tensors
-from .tensors import expect
+from . import library, tensors
+from .compiling import outside_graphs
+from .tensors import expect, expect_tensor
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class PackedLabels:
@@ -25,44 +30,33 @@ def pack_labels(tokens, cu_seqlens, prompt_lengths=None, pad=None, *, ignore_ind
     Position t is asked for tokens[t + 1], once: pass the labels to a loss without shift=True. The last position of a document is asked for nothing, since
     the next token is another document's. Computed where `tokens` are, without waiting for a device; lengths that cannot be are refused on the CPU.
     """
-    for name, given in (("tokens", tokens), ("cu_seqlens", cu_seqlens)) + ((("prompt_lengths", prompt_lengths),) if prompt_lengths is not None else ()):
-        expect(isinstance(given, torch.Tensor) and given.dim() == 1 and not given.dtype.is_floating_point, name, "one dimension of integers", tensors.kind(given))
+    arrays = [("tokens", tokens), ("cu_seqlens", cu_seqlens)] + ([] if prompt_lengths is None else [("prompt_lengths", prompt_lengths)])
+    for name, given in arrays:
+        expect_tensor(isinstance(given, torch.Tensor) and given.dim() == 1 and given.dtype in _INTEGERS, name, "one dimension of integers", given)
         tensors.check_same_device(name, given, tokens.device, "tokens")
-    expect(cu_seqlens.numel() >= 1, "cu_seqlens", "at least one number, the end of the last document", tensors.kind(cu_seqlens))
+    expect_tensor(tokens.device.type in ("cpu", "cuda"), "tokens", "a tensor on a CPU or a CUDA device", tokens)
+    expect_tensor(cu_seqlens.numel() >= 1, "cu_seqlens", "at least one number, the end of the last document", cu_seqlens)
     documents = cu_seqlens.numel() - 1
     if prompt_lengths is not None:
-        expect(prompt_lengths.numel() == documents, "prompt_lengths", "{}, one for each document".format(documents), tensors.kind(prompt_lengths))
-    total = tokens.numel()
-    if not cu_seqlens.is_cuda:
-        _check_lengths(cu_seqlens, prompt_lengths, total)
-
-    device = tokens.device
-    ends = cu_seqlens.to(torch.int64)
-    position = torch.arange(total, device=device)
-    document = torch.bucketize(position, ends[1:], right=True)  # documents without a token have no position
-    behind = document >= documents
-    owner = document.clamp(max=max(documents - 1, 0))
-    begin = ends[:-1][owner] if documents else torch.zeros_like(position)
-    end = ends[1:][owner] if documents else torch.zeros_like(position)
-    following = torch.nn.functional.pad(tokens[1:].to(torch.int64), (0, 1), value=ignore_index)
-    last = ~behind & (position + 1 == end)
-    padding = behind.clone()
-    if pad is not None:
-        padding |= following == pad
-    padding &= ~last
-    prompt = torch.zeros_like(last)
-    if prompt_lengths is not None and documents:
-        prompt = ~last & ~padding & (position + 1 - begin < prompt_lengths.to(torch.int64)[owner])
-    masked = last | padding | prompt
-    labels = torch.where(masked, torch.full_like(following, ignore_index), following)
-    return PackedLabels(labels, last.sum(), padding.sum(), prompt.sum(), (~masked).sum())
+        expect_tensor(prompt_lengths.numel() == documents, "prompt_lengths", "{}, one for each document", prompt_lengths, documents)
+    for name, number in (("pad", 0 if pad is None else pad), ("ignore_index", ignore_index)):
+        expect(isinstance(number, int), name, "an int", type(number).__name__)
+    return outside_graphs(_pack_labels, tokens, cu_seqlens, prompt_lengths, pad, ignore_index)
 
 
-def _check_lengths(cu_seqlens, prompt_lengths, total):
-    ends = cu_seqlens.tolist()
-    expect(ends[0] == 0, "cu_seqlens", "0 first", ends[0])
-    for before, after in zip(ends, ends[1:]):
-        expect(before <= after, "cu_seqlens", "numbers that never fall", "{} behind {}".format(after, before))
-    expect(ends[-1] <= total, "cu_seqlens", "at most {}, the number of tokens".format(total), ends[-1])
-    if prompt_lengths is not None and any(length < 0 for length in prompt_lengths.tolist()):
-        raise errors.InvalidArgument("prompt_lengths: expected no negative number, got {}".format(min(prompt_lengths.tolist())))
+def _pack_labels(tokens, cu_seqlens, prompt_lengths, pad, ignore_index):
+    labels = torch.empty(tokens.shape, dtype=torch.int64, device=tokens.device)
+    counts = torch.empty(4, dtype=torch.int64, device=tokens.device)
+    numbers = tokens.contiguous() if tokens.dtype in tensors.INTEGERS else tokens.to(torch.int64)
+    bounds = cu_seqlens.to(torch.int64).contiguous()
+    prompts = None if prompt_lengths is None else prompt_lengths.to(torch.int64).contiguous()
+    args = library.new("pack_labels_args")
+    args.tokens, args.token_dtype, args.count = tensors.pointer(numbers), tensors.INTEGERS[numbers.dtype], tokens.numel()
+    args.cu_seqlens, args.documents = tensors.pointer(bounds), cu_seqlens.numel() - 1
+    args.prompt_lengths = tensors.pointer(prompts)
+    args.has_pad, args.pad = pad is not None, 0 if pad is None else pad
+    args.ignore_index = ignore_index
+    args.labels, args.counts = tensors.pointer(labels), tensors.pointer(counts)
+    args.stream = tensors.stream_of(tokens.device)
+    library.call("pack_labels", ctypes.byref(args))
+    return PackedLabels(labels, *counts)

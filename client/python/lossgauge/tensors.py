@@ -13,6 +13,12 @@ def expect(condition, name, expected, got):
         raise errors.InvalidArgument("{}: expected {}, got {}".format(name, expected, got))
 
 
+def expect_tensor(condition, name, expected, tensor, *parts):
+    """expect of a tensor, whose kind is put into words, as the `parts` are into `expected`, only where the condition does not hold: loss calls are short."""
+    if not condition:
+        raise errors.InvalidArgument("{}: expected {}, got {}".format(name, expected.format(*parts), kind(tensor)))
+
+
 def kind(tensor):
     """What a message says of a value that was handed in."""
     if not isinstance(tensor, torch.Tensor):
@@ -22,21 +28,23 @@ def kind(tensor):
 
 def check_floats(name, tensor, dims=None):
     """A dense tensor of fp32, bf16 or fp16 on a CPU or a CUDA device."""
-    expect(isinstance(tensor, torch.Tensor), name, "a tensor", kind(tensor))
-    expect(tensor.dtype in FLOATS, name, "float32, bfloat16 or float16", kind(tensor))
-    expect(tensor.layout == torch.strided, name, "a dense tensor", str(tensor.layout))
-    expect(tensor.device.type in ("cpu", "cuda"), name, "a tensor on a CPU or a CUDA device", kind(tensor))
+    expect_tensor(isinstance(tensor, torch.Tensor), name, "a tensor", tensor)
+    expect_tensor(tensor.dtype in FLOATS, name, "float32, bfloat16 or float16", tensor)
+    expect(tensor.layout == torch.strided, name, "a dense tensor", tensor.layout)
+    expect_tensor(tensor.device.type in ("cpu", "cuda"), name, "a tensor on a CPU or a CUDA device", tensor)
     if dims is not None:
-        expect(tensor.dim() == dims, name, "{} dimension{}".format(dims, "" if dims == 1 else "s"), kind(tensor))
+        expect_tensor(tensor.dim() == dims, name, "{} dimension{}", tensor, dims, "" if dims == 1 else "s")
 
 
 def check_same_device(name, tensor, device, where):
-    expect(tensor.device == device, name, "a tensor on {}, where {} is".format(device, where), kind(tensor))
+    expect_tensor(tensor.device == device, name, "a tensor on {}, where {} is", tensor, device, where)
 
 
 def as_rows(tensor):
     """[..., columns] as [rows, columns] with unit column stride and one row stride: a view where the strides allow, else a copy."""
     columns = tensor.shape[-1]
+    if tensor.dim() == 2 and tensor.stride(1) == 1 and tensor.stride(0) >= columns:  # as most often: nothing to do
+        return tensor
     rows = tensor.numel() // columns if columns else 0
     if columns > 1 and tensor.stride(-1) != 1:
         tensor = tensor.contiguous()
@@ -57,9 +65,17 @@ def pointer(tensor):
     return None if tensor is None or tensor.data_ptr() == 0 else tensor.data_ptr()
 
 
+# What torch's own generated code calls: the number alone, without an object around it.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 def stream_of(device):
     """cudaStream_t of the stream that torch would launch on; None on a CPU."""
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+    if device.type != "cuda":
+        return None
+    if _raw_stream is not None and device.index is not None:
+        return _raw_stream(device.index)
+    return torch.cuda.current_stream(device).cuda_stream
 
 
 def threads():

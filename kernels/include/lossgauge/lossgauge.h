@@ -184,6 +184,12 @@ typedef struct lg_observation {
   double denominator; /* 0 = not given */
   void* stream; /* cudaStream_t on which a gauge with counters on a device adds it, and which gives a gauge that has none yet counters on its
                    device; NULL on the CPU backend */
+  /* Memory of the gauge's device (of the host, while it counts there), read on `stream` instead of the member of the same name; NULL = not. What is read
+   * is not refused: a count out of range becomes the nearest in it, a sum below 0 is like one that is not finite, a denominator that is none is not given.
+   * In a graph sum and count must be read so. A pointer to memory of a device gives a gauge that has none yet counters there. */
+  const double* nll_sum_pointer;
+  const int64_t* unmasked_tokens_pointer; /* then tokens 0 = as many as this */
+  const double* denominator_pointer;
 } lg_observation;
 LG_API void lg_observation_init(lg_observation* observation);
 LG_API int lg_gauge_observe(lg_gauge* gauge, const lg_observation* observation);
@@ -220,7 +226,7 @@ typedef struct lg_cross_entropy_args {
   int64_t ignore_index; /* default -100 */
   double label_smoothing; /* e in [0, 1) */
   double z_loss_weight; /* lambda >= 0; 0 = no work, no change of a bit */
-  double logit_scale; /* default 1, finite, not 0 */
+  double logit_scale; /* default 1; magnitude from 1e-30 to 1e30 */
   double logit_softcap; /* c > 0; 0 = off */
   /* reduction */
   int32_t reduction; /* lg_loss_reduction, default LG_MEAN */
@@ -359,8 +365,7 @@ LG_API int lg_linear_cross_entropy_prepare(const lg_linear_cross_entropy_args* a
  *     lg_vocab_parallel_finish(&args, gathered)         loss, gradient of the rank's own columns, signals
  *
  * Every rank merges the same bytes in the same order: losses, log_z and loss have the same bits on all ranks, and rows that are not ordinary
- * are so on all of them. No memory of [rows, columns] is taken. On the CPU, a group of one gives the
- * bits of lg_cross_entropy if logit_scale is 1 and there is no soft cap.
+ * are so on all of them. No memory of [rows, columns] is taken. On the CPU, a group of one gives the bits of lg_cross_entropy.
  *
  * A contribution is opaque: 128 + 64 * rows bytes, aligned to 16, layout in kernels/host/vocab_parallel_contribution.h; all ranks need the same version of it.
  *
@@ -424,6 +429,34 @@ LG_API int lg_vocab_parallel_cross_entropy(const lg_vocab_parallel_args* args, v
 LG_API int lg_communicator_unique_id(void* id);
 LG_API int lg_communicator_open(const void* id, int32_t group_size, int32_t group_index, void** communicator);
 LG_API int lg_communicator_close(void* communicator);
+
+/* ---- labels of packed documents ------------------------------------------------------------------------------------------ */
+
+/* Labels for next-token prediction over documents that lie behind one another: position t is asked for tokens[t + 1], once, so that no loss shall shift
+ * again. Masked, and counted for the first of these reasons that holds: the last position of a document, whose next token is another's; what is behind the
+ * last document, and positions whose label is `pad`; positions whose label belongs to a prompt (an answer's first token does not).
+ *
+ * Lengths on the host are checked. Those on a device are not read back: whatever they are, labels are tokens or ignore_index, and nothing outside of the
+ * arrays is touched. */
+typedef struct lg_pack_labels_args {
+  size_t struct_size;
+  const void* tokens; /* [count] */
+  int32_t token_dtype; /* LG_INT32, LG_INT64 (default) */
+  int64_t count; /* >= 0 */
+  const void* cu_seqlens; /* [documents + 1]: where documents begin, and the end of the last; 0 first, never falling, at most count */
+  int32_t length_dtype; /* of cu_seqlens and prompt_lengths: LG_INT32, LG_INT64 (default) */
+  int64_t documents; /* >= 0 */
+  const void* prompt_lengths; /* [documents], each 0 or more: tokens that begin the document and are not to be predicted; NULL = no prompts */
+  int64_t pad; /* token number that is padding wherever it stands as a label, if has_pad is 1 */
+  int32_t has_pad; /* default 0 */
+  int64_t ignore_index; /* default -100 */
+  int64_t* labels; /* [count] output, not tokens */
+  int64_t* counts; /* [4] output: positions masked as the last of a document, as padding, as prompt, and unmasked ones; NULL = not wanted */
+  void* stream; /* cudaStream_t; NULL on the CPU */
+} lg_pack_labels_args;
+
+LG_API void lg_pack_labels_args_init(lg_pack_labels_args* args);
+LG_API int lg_pack_labels(const lg_pack_labels_args* args);
 
 #ifdef __cplusplus
 }

@@ -169,6 +169,53 @@ TEST_F(GaugeTest, CountsNonFiniteStepsExactly) {
   EXPECT_EQ(steps[3].total_nonfinite_steps, 3u);
 }
 
+TEST_F(GaugeTest, ReadsAnObservationWhereItsPointersSay) {
+  Open();
+  double sum = 10.5, denominator = 7;
+  std::int64_t unmasked = 6;
+  lg_observation observation = Observation(-1, 8, 99);
+  observation.nll_sum_pointer = &sum;
+  observation.unmasked_tokens_pointer = &unmasked;
+  observation.denominator_pointer = &denominator;
+  Observe(observation);
+  Publish();
+  observation.tokens = 0;
+  Observe(observation);
+  Publish();
+  const auto steps = Steps();
+  EXPECT_EQ(steps[0].tokens, 8u);
+  EXPECT_EQ(steps[0].finite_tokens, 6u);
+  EXPECT_EQ(lg_fixed128_to_double(steps[0].nll_sum), 10.5);
+  EXPECT_EQ(steps[0].denominator_max, 7);
+  EXPECT_EQ(steps[1].tokens, 6u) << "as many as unmasked";
+}
+
+TEST_F(GaugeTest, WhatPointersReadIsNotRefusedButBroughtIntoRange) {
+  Open();
+  const auto observe = [this](double sum, std::int64_t unmasked, double denominator, std::int64_t tokens, std::int64_t nonfinite) {
+    lg_observation observation = Observation(0, tokens, 0);
+    observation.nll_sum_pointer = &sum;
+    observation.unmasked_tokens_pointer = &unmasked;
+    observation.denominator_pointer = &denominator;
+    observation.nonfinite_rows = nonfinite;
+    Observe(observation);
+    Publish();
+    return Steps().back();
+  };
+  for (const double none : {0., -3., HUGE_VAL, std::nan("")}) EXPECT_EQ(observe(1, 4, none, 8, 0).present & LG_HAS_DENOMINATOR, 0u) << none;
+  EXPECT_EQ(observe(1, 9, 1, 8, 0).unmasked_tokens, 8u);
+  EXPECT_EQ(observe(1, -9, 1, 8, 3).unmasked_tokens, 0u);
+  const lg_step_record few = observe(1, 2, 1, 8, 3);
+  EXPECT_EQ(few.nonfinite_rows, 2u);
+  EXPECT_EQ(few.finite_tokens, 0u);
+  for (const double wrong : {-1., HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    const lg_step_record record = observe(wrong, 4, 1, 8, 0);
+    EXPECT_EQ(record.nonfinite_rows, 4u) << wrong;
+    EXPECT_EQ(lg_fixed128_to_double(record.nll_sum), 0) << wrong;
+  }
+  EXPECT_EQ(observe(1e300, 4, 1, 8, 0).clamped_rows, 1u);
+}
+
 TEST_F(GaugeTest, ClampsHugeSumsSoThatTheirTotalNeverWraps) {
   Open();
   for (int i = 0; i < 200; ++i) {
@@ -349,6 +396,10 @@ TEST_F(GaugeTest, RefusesHandedOverValuesThatMeanNothing) {
        {Observation(1, -1, 0), Observation(1, 4, 5), Observation(1, 4, -1), Observation(-0.5, 4, 4), Observation(-HUGE_VAL, 4, 4)}) {
     EXPECT_EQ(lg_gauge_observe(gauge_, &wrong), LG_INVALID_ARGUMENT);
   }
+  lg_observation misaligned = Observation(1, 4, 4);
+  misaligned.nll_sum_pointer = reinterpret_cast<const double*>(reinterpret_cast<const char*>(&infinity) + 1);
+  EXPECT_EQ(lg_gauge_observe(gauge_, &misaligned), LG_INVALID_ARGUMENT);
+  EXPECT_THAT(lg_last_error(), HasSubstr("nll_sum_pointer"));
   lg_observation block = Observation(1, 4, 4);
   block.block = 2;
   EXPECT_EQ(lg_gauge_observe(gauge_, &block), LG_INVALID_ARGUMENT);
