@@ -22,6 +22,7 @@ struct GradientRow {
   double target_exponential;
   double weight;  // 1 + 2 lambda log Z
   double smoothing;
+  double uniform;  // smoothing / V
   double target_slope;
   double factor;     // upstream * grad_scale / denominator; finite, not 0
   double restore;    // what undoes it: denominator / (upstream * grad_scale)
@@ -53,10 +54,9 @@ HWY_NOINLINE GradientSignals WriteGradient(const GradientRow& row, const RowShap
   const DF df;
   const double unbias = row.is_unbiased ? 1.0 : 1.0 / static_cast<double>(kExpBias);
   const double factor = row.weight * row.factor;
-  const double uniform = row.smoothing / static_cast<double>(shape.columns);
   const VF scale = hn::Set(df, static_cast<float>(factor / row.sum * unbias));
   const VF p_scale = hn::Set(df, static_cast<float>(unbias / row.sum));
-  const VF offset = hn::Set(df, static_cast<float>(-uniform * row.factor));
+  const VF offset = hn::Set(df, static_cast<float>(-row.uniform * row.factor));
   constexpr double kLargestFloat = 3.4028234663852886e38;
   const double magnitude = row.restore < 0 ? -row.restore : row.restore;
   const VF restore = hn::Set(df, static_cast<float>(magnitude < kLargestFloat ? magnitude : kLargestFloat));
@@ -100,7 +100,7 @@ HWY_NOINLINE GradientSignals WriteGradient(const GradientRow& row, const RowShap
       if (shape.HasTarget(begin)) {
         const std::int64_t at = shape.target - begin;
         const double p = row.target_exponential / row.sum;
-        const double core = (0.0 - row.others / row.sum) + (row.weight - 1.0) * p + (row.smoothing - uniform);
+        const double core = (0.0 - row.others / row.sum) + (row.weight - 1.0) * p + (row.smoothing - row.uniform);
         const float gradient = static_cast<float>(core * row.target_slope * row.factor);
         const float emitted = Element::StoreOne(gradient, out + at * Element::kBytes);
         if constexpr (kSignals) restored[at] = emitted * hn::GetLane(restore);
@@ -120,7 +120,7 @@ HWY_NOINLINE GradientSignals WriteGradient(const GradientRow& row, const RowShap
     }
   }
   if constexpr (!kSignals) return {};
-  const float target_p = static_cast<float>(row.target_exponential / row.sum);
+  const float target_p = shape.target >= 0 ? static_cast<float>(row.target_exponential / row.sum) : 0.0f;
   return {mass.Total() + static_cast<double>(target_p), squares.Total()};
 }
 

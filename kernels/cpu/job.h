@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/linear_job.h"
+#include "kernels/cpu/shard_job.h"
 #include "kernels/host/counter_block.h"
 
 namespace lossgauge::cpu {
@@ -17,6 +18,7 @@ struct CrossEntropyJob {
   std::int64_t columns;       // width of a row of the gradient; columns from
                               // vocab_size on are padding: never read, gradient 0
   std::int64_t vocab_size;
+  std::int64_t classes;  // targets are in [0, classes): vocab_size, unless these are the columns of a shard
   std::int64_t row_stride_bytes;
   const unsigned char* targets;
   bool targets_are_int64;
@@ -70,6 +72,10 @@ struct Variant {
   void (*cross_entropy)(const CrossEntropyJob& job, std::int64_t begin, std::int64_t end, const RowScratch& scratch,
                         LaunchCounters* counters);
   void (*scale)(const ScaleJob& job, std::int64_t begin, std::int64_t end);
+  // Vocabulary-parallel, before and after the exchange. job.losses, log_z and grad are of no use to the first. `bad_rows` has a count for each sender.
+  void (*begin_shard)(const CrossEntropyJob& job, const ShardJob& shard, std::int64_t begin, std::int64_t end, const RowScratch& scratch);
+  void (*finish_shard)(const CrossEntropyJob& job, const ShardJob& shard, std::int64_t begin, std::int64_t end, const RowScratch& scratch,
+                       LaunchCounters* counters, std::uint64_t* bad_rows);
   const LinearKernels* linear;
 };
 

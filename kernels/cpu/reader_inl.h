@@ -21,7 +21,7 @@ namespace lossgauge::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// The columns of a row, cut into blocks; `target` splits off its own block.
+// The columns of a row, cut into blocks; `target` splits off its own block. -1 = the target is not among these columns.
 struct RowShape {
   std::int64_t columns;
   std::int64_t target;

@@ -17,9 +17,17 @@ struct RowExtremes {
   double target;
   float max_abs;  // largest finite magnitude
   bool has_minus_infinity;
-  bool is_nan;  // a NaN, a +inf, or nothing but -inf
+  bool has_nan;         // or a +inf
+  bool nothing_finite;  // nothing but -inf, as far as there are columns
   HWY_INLINE double others() const { return before > after ? before : after; }
   HWY_INLINE double max() const { return target > others() ? target : others(); }
+  HWY_INLINE double lead() const { return target - others(); }
+  // As fp32: a soft cap lets far logits differ in their last bits of double
+  // alone.
+  HWY_INLINE bool target_is_first() const {
+    const auto z = static_cast<float>(target);
+    return z > static_cast<float>(before) && z >= static_cast<float>(after);
+  }
 };
 
 constexpr std::uint32_t kInfinityBits = 0x7f800000u;
@@ -42,7 +50,8 @@ HWY_NOINLINE void ClassifyNonfinite(std::int64_t columns, const ValueAt& value_a
       extremes->has_minus_infinity = true;
     }
   }
-  extremes->is_nan = nan || max_abs < 0;
+  extremes->has_nan = nan;
+  extremes->nothing_finite = max_abs < 0;
   extremes->max_abs = max_abs < 0 ? 0 : max_abs;
 }
 
@@ -55,6 +64,7 @@ HWY_NOINLINE RowExtremes FindExtremes(const unsigned char* row, const RowShape& 
   VF m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
   auto a0 = hn::Zero(du), a1 = a0, a2 = a0, a3 = a0;
   RowExtremes extremes{};
+  extremes.target = -HUGE_VAL;
   float before = -kInfinity;
   const auto take = [&]() { return hn::GetLane(hn::MaxOfLanes(df, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3)))); };
   for (std::int64_t begin = 0; begin < shape.columns; begin += kBlock) {
@@ -137,7 +147,7 @@ HWY_NOINLINE RowExtremes MapRow(const CrossEntropyJob& job, const unsigned char*
   }
   RowExtremes extremes{};
   extremes.before = extremes.after = -HUGE_VAL;
-  extremes.target = scratch.logits[shape.target];
+  extremes.target = shape.target >= 0 ? scratch.logits[shape.target] : -HUGE_VAL;
   std::uint32_t largest = 0;
   for (std::int64_t j = 0; j < shape.columns; ++j) {
     const double z = scratch.logits[j];

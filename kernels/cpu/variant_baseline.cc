@@ -8,10 +8,16 @@
 #endif
 #include "kernels/cpu/row_inl.h"
 #include "kernels/cpu/scale_inl.h"
+#include "kernels/cpu/shard_inl.h"
 #include "kernels/cpu/variant.h"
 
 namespace lossgauge::cpu {
 
-const Variant kBaselineVariant = {"baseline", HWY_NAMESPACE::CrossEntropyRows, HWY_NAMESPACE::ScaleRows, &kLinearBaseline};
+const Variant kBaselineVariant = {"baseline",
+                              HWY_NAMESPACE::CrossEntropyRows,
+                              HWY_NAMESPACE::ScaleRows,
+                              HWY_NAMESPACE::BeginShardRows,
+                              HWY_NAMESPACE::FinishShardRows,
+                              &kLinearBaseline};
 
 }  // namespace lossgauge::cpu

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <sched.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "proto/lossgauge/ring/fixed128.h"
@@ -36,6 +37,7 @@ constexpr CountField kCounts[] = {
     {&LaunchCounters::correct_tokens, &lg_step_record::correct_tokens},
     {&LaunchCounters::mask_fingerprint, &lg_step_record::mask_fingerprint},
     {&LaunchCounters::target_fingerprint, &lg_step_record::target_fingerprint},
+    {&LaunchCounters::exchange_bad_rows, &lg_step_record::exchange_bad_rows},
 };
 
 struct SumField {
@@ -156,6 +158,7 @@ void Merge(const LaunchCounters& part, LaunchCounters* into) noexcept {
       (into->first_nonfinite_row < 0 || part.first_nonfinite_row < into->first_nonfinite_row)) {
     into->first_nonfinite_row = part.first_nonfinite_row;
   }
+  into->unproven_rows += part.unproven_rows;
 }
 
 void CounterBlock::Add(const LaunchCounters& launch) noexcept {
@@ -195,6 +198,10 @@ void CounterBlock::Add(const LaunchCounters& launch) noexcept {
     AtomicMax(&bank->first_nonfinite_row, kPlaceMask + 1 - InPlaceRange(launch.first_nonfinite_row));
     present |= LG_HAS_FIRST_NONFINITE_ROW;
   }
+  if (launch.exchange_worst_rows != 0) {
+    const std::uint64_t rows = std::min<std::uint64_t>(launch.exchange_worst_rows, 0xffffffffu);
+    AtomicMax(&bank->exchange_worst, rows << 32 | (0xffffffffu - launch.exchange_bad_sender));
+  }
   if (launch.denominator > 0) {
     const auto bits = std::bit_cast<std::uint64_t>(launch.denominator);
     AtomicMax(&bank->denominator_min, ~bits);
@@ -218,7 +225,7 @@ CounterBlock::Bank* CounterBlock::Close() noexcept {
 void CounterBlock::Zero(Bank* bank) noexcept {
   // An Add may still enter a closed bank and leave it at once: it touches only `adding`.
   for (auto* word : {&bank->micro_batches, &bank->present, &bank->absent, &bank->log_z_max, &bank->denominator_min,
-                     &bank->denominator_max, &bank->first_nonfinite_row}) {
+                     &bank->denominator_max, &bank->first_nonfinite_row, &bank->exchange_worst}) {
     word->store(0, std::memory_order_relaxed);
   }
   for (auto& count : bank->counts) count.store(0, std::memory_order_relaxed);
@@ -255,6 +262,8 @@ bool CounterBlock::Fold(lg_step_record* record) noexcept {
   record->worst_row_target = row != 0 ? static_cast<std::int64_t>(PlaceThird(row)) : 0;
   const std::uint64_t first = word(bank->first_nonfinite_row);
   record->first_nonfinite_row = first != 0 ? static_cast<std::int64_t>(kPlaceMask + 1 - first) : 0;
+  const std::uint64_t worst = word(bank->exchange_worst);
+  record->exchange_bad_sender = worst != 0 ? 0xffffffffu - (worst & 0xffffffffu) : 0;
   const bool any = record->micro_batches != 0;
   // A word whose bit is off is 0.
   if (!has(LG_HAS_OBJECTIVE)) record->objective_sum = record->z_loss_sum = {};

@@ -47,6 +47,11 @@ struct LaunchCounters {
   std::int64_t worst_row_position = 0;
   std::int64_t worst_row_target = 0;
   std::int64_t first_nonfinite_row = -1;  // -1 = none
+  // Of vocabulary-parallel launches (LG_HAS_EXCHANGE).
+  std::uint64_t exchange_bad_rows = 0;   // contributions of rows that are not proven
+  std::uint64_t exchange_worst_rows = 0; // those of exchange_bad_sender, who has most of them; the lowest index of several. Set once by the caller
+  std::uint64_t exchange_bad_sender = 0;
+  std::uint64_t unproven_rows = 0;  // rows without a loss, since the ranks' contributions are not proven or disagree. For the caller, in no record
   // Of the whole launch, set once by the caller; 0 = no denominator (sum reduction).
   double denominator = 0;
 };
@@ -96,12 +101,13 @@ class CounterBlock {
     std::atomic<std::uint64_t> micro_batches{0};
     std::atomic<std::uint64_t> present{0};  // by any launch
     std::atomic<std::uint64_t> absent{0};   // by a launch with unmasked tokens
-    std::atomic<std::uint64_t> counts[13]{};
+    std::atomic<std::uint64_t> counts[14]{};
     Sum sums[10];
     std::atomic<std::uint64_t> log_z_max{0};        // ordered bits; 0 = none
     std::atomic<std::uint64_t> denominator_min{0};  // complement of the bits of a positive double; 0 = none
     std::atomic<std::uint64_t> denominator_max{0};
     std::atomic<std::uint64_t> first_nonfinite_row{0};  // 2^48 - position; 0 = none
+    std::atomic<std::uint64_t> exchange_worst{0};       // rows << 32 | complement of the sender's index, of the launch that has most; 0 = none
     Place worst_logit;
     Place worst_row;
   };

@@ -49,9 +49,9 @@ std::int64_t TargetOf(const cpu::CrossEntropyJob& job, std::int64_t row, TargetK
     std::memcpy(&narrow, from, sizeof narrow);
     target = narrow;
   }
-  *kind = target == job.ignore_index                         ? TargetKind::kMasked
-          : target < 0 || target >= job.vocab_size ? TargetKind::kBad
-                                                             : TargetKind::kLive;
+  *kind = target == job.ignore_index            ? TargetKind::kMasked
+          : target < 0 || target >= job.classes ? TargetKind::kBad
+                                                : TargetKind::kLive;
   return target;
 }
 
@@ -63,6 +63,12 @@ std::int64_t CountLive(const cpu::CrossEntropyJob& job, std::int64_t rows) noexc
     count += kind == TargetKind::kLive;
   }
   return count;
+}
+
+bool StreamsGradient(const lg_cross_entropy_args& args) noexcept {
+  constexpr double kBytesWorthStreaming = 16 << 20;
+  return args.grad_logits != nullptr && args.grad_logits != args.logits &&
+         static_cast<double>(args.rows) * static_cast<double>(args.columns) * 4 > kBytesWorthStreaming;
 }
 
 Denominator DenominatorOf(const lg_cross_entropy_args& args, const cpu::CrossEntropyJob& job, LossPurpose purpose) noexcept {
@@ -97,7 +103,7 @@ void FinishLaunch(const lg_cross_entropy_args& args, const cpu::CrossEntropyJob&
                   CounterBlock* block) noexcept {
   if (args.loss != nullptr) {
     const double sum = lg_fixed128_to_double(total.objective_sum);
-    if (total.nonfinite_rows != 0) {
+    if (total.nonfinite_rows != 0 || total.unproven_rows != 0) {
       *args.loss = std::nanf("");
     } else if (total.unmasked_tokens == 0) {
       *args.loss = 0;  // whatever the denominator: 0 / 0 must not be NaN

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/job.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/variant.h"
 #include "kernels/host/counter_block.h"
 #include "kernels/host/device_backend.h"
@@ -33,12 +34,34 @@ void RunCrossEntropyRows(void* launch, int thread, std::int64_t begin, std::int6
 std::size_t RowScratchBytes(const cpu::CrossEntropyJob& job) noexcept;
 cpu::RowScratch CarveRowScratch(const cpu::CrossEntropyJob& job, unsigned char* memory) noexcept;
 
+// One row of scratch for each thread, taken before anything is written, so that
+// a launch without memory has done nothing. Kept for the next launch: a
+// training step shall not pay for fresh pages.
+class CpuScratch {
+ public:
+  CpuScratch(const cpu::CrossEntropyJob& job, int threads, CpuLaunch* launch) {
+    const std::size_t bytes = RowScratchBytes(job);
+    if (bytes == 0) return;
+    memory_ = cpu::TakeScratch(bytes * static_cast<std::size_t>(threads));
+    for (int i = 0; i < threads; ++i) launch->threads[i].scratch = CarveRowScratch(job, memory_.data + bytes * static_cast<std::size_t>(i));
+  }
+  CpuScratch(const CpuScratch&) = delete;
+  CpuScratch& operator=(const CpuScratch&) = delete;
+  ~CpuScratch() { cpu::KeepScratch(memory_); }
+
+ private:
+  cpu::Scratch memory_;
+};
+
 enum class TargetKind { kMasked, kBad, kLive };
 // Target of a row, and what it is.
 std::int64_t TargetOf(const cpu::CrossEntropyJob& job, std::int64_t row, TargetKind* kind) noexcept;
 
 // Rows whose target is live.
 std::int64_t CountLive(const cpu::CrossEntropyJob& job, std::int64_t rows) noexcept;
+
+// The gradient is not the logits' memory, and larger than the caches.
+bool StreamsGradient(const lg_cross_entropy_args& args) noexcept;
 
 struct Denominator {
   double value = 1;      // of the loss

@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/job.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/variant.h"
 #include "kernels/host/counter_block.h"
 #include "kernels/host/cpu_launch.h"
@@ -18,25 +17,6 @@
 namespace lossgauge {
 namespace {
 
-// One row of scratch for each thread, taken before anything is written, so that
-// a launch without memory has done nothing. Kept for the next launch: a
-// training step shall not pay for fresh pages.
-class CpuScratch {
- public:
-  CpuScratch(const cpu::CrossEntropyJob& job, int threads, CpuLaunch* launch) {
-    const std::size_t bytes = RowScratchBytes(job);
-    if (bytes == 0) return;
-    memory_ = cpu::TakeScratch(bytes * static_cast<std::size_t>(threads));
-    for (int i = 0; i < threads; ++i) launch->threads[i].scratch = CarveRowScratch(job, memory_.data + bytes * static_cast<std::size_t>(i));
-  }
-  CpuScratch(const CpuScratch&) = delete;
-  CpuScratch& operator=(const CpuScratch&) = delete;
-  ~CpuScratch() { cpu::KeepScratch(memory_); }
-
- private:
-  cpu::Scratch memory_;
-};
-
 void RunScaleRows(void* context, int, std::int64_t begin, std::int64_t end) {
   cpu::ChosenVariant().scale(*static_cast<const cpu::ScaleJob*>(context), begin, end);
 }
@@ -47,10 +27,7 @@ int Run(const lg_cross_entropy_args& args, LossPurpose purpose) {
   if (purpose == LossPurpose::kObserve && block == nullptr) return LG_OK;
   const Denominator denominator = DenominatorOf(args, job, purpose);
   job.denominator = denominator.value;
-
-  constexpr double kBytesWorthStreaming = 16 << 20;
-  job.stream_grad = job.grad != nullptr && job.grad != job.logits &&
-                    static_cast<double>(args.rows) * static_cast<double>(args.columns) * 4 > kBytesWorthStreaming;
+  job.stream_grad = StreamsGradient(args);
   const int threads = cpu::ThreadsFor(args.threads, args.rows, args.columns);
   CpuLaunch launch;
   launch.variant = &cpu::ChosenVariant();

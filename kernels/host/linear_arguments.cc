@@ -7,7 +7,6 @@
 
 #include "kernels/host/error.h"
 #include "kernels/host/loss_arguments.h"
-#include "kernels/host/read_structure.h"
 #include "kernels/host/tensor_span.h"
 
 namespace lossgauge {
@@ -153,27 +152,13 @@ lg_linear_cross_entropy_args DefaultLinearArguments() noexcept {
 }
 
 int ReadLinearArguments(const Args* given, const char* function, Args* args) noexcept {
-  constexpr std::size_t kLoss = offsetof(Args, loss), kLeastLoss = offsetof(lg_cross_entropy_args, label_smoothing);
   *args = DefaultLinearArguments();
-  const lg_cross_entropy_args defaults = args->loss;
-  if (const int code = ReadStructure(given, function, "lg_linear_cross_entropy_args", kLoss + kLeastLoss, args); code != LG_OK) return code;
-  // The part of the loss has a size of its own, since it may be of another age than the space it has here.
-  std::size_t whole, part;
-  std::memcpy(&whole, given, sizeof whole);
-  std::memcpy(&part, &args->loss, sizeof part);
-  if (part < kLeastLoss || part > whole - kLoss) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: args.loss.struct_size: expected %zu to %zu, got %zu; fill args with lg_linear_cross_entropy_args_init first",
-                    function, kLeastLoss, whole - kLoss, part);
-  }
-  if (part < sizeof args->loss) {
-    const auto* from = reinterpret_cast<const unsigned char*>(&defaults);
-    std::memcpy(reinterpret_cast<unsigned char*>(&args->loss) + part, from + part, sizeof args->loss - part);
-  }
+  const int code = ReadStructureWithLoss(given, function, "lg_linear_cross_entropy_args", args);
+  if (code != LG_OK) return code;
   for (std::int64_t* stride : {&args->hidden_stride, &args->weight_stride, &args->grad_hidden_stride, &args->grad_weight_stride}) {
     if (*stride == 0) *stride = args->width;
   }
   lg_cross_entropy_args& loss = args->loss;
-  loss.struct_size = sizeof loss;
   loss.rows = args->rows;
   loss.columns = args->columns;
   if (loss.vocab_size == 0) loss.vocab_size = args->columns;

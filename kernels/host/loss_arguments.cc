@@ -196,7 +196,7 @@ cpu::CrossEntropyJob MakeCpuJob(const lg_cross_entropy_args& args) noexcept {
   job.logits = static_cast<const unsigned char*>(args.logits);
   job.logits_dtype = args.logits_dtype;
   job.columns = args.columns;
-  job.vocab_size = args.vocab_size;
+  job.vocab_size = job.classes = args.vocab_size;
   job.row_stride_bytes = args.row_stride * bytes;
   job.targets = static_cast<const unsigned char*>(args.targets);
   job.targets_are_int64 = args.target_dtype == LG_INT64;

@@ -208,5 +208,41 @@ TEST(LinearCrossEntropy, GivesLossAndGradientsOfHiddenStatesAndHead) {
   EXPECT_NE(bad.message().find("width"), std::string::npos) << bad.message();
 }
 
+TEST(VocabParallelCrossEntropy, TwoRanksGiveTheLossOfTheWholeAndTheirOwnColumnsGradient) {
+  const ScratchDirectory directory;
+  Gauge gauge(OptionsIn(directory));
+  // The rows of the test above, a column to each rank.
+  const std::vector<float> logits[] = {{2, 0}, {-1, 0}};
+  const std::vector<std::int32_t> targets = {0, 1};
+  std::vector<float> losses(2), gradient(2);
+  std::vector<std::max_align_t> gathered(64);
+  auto* const bytes = reinterpret_cast<unsigned char*>(gathered.data());
+  for (int rank = 0; rank < 2; ++rank) {
+    VocabParallelCrossEntropy loss(logits[rank].data(), 2, 1, targets.data(), rank, 2, 2, rank);
+    ASSERT_EQ(loss.ContributionBytes(), 256);
+    ASSERT_TRUE(loss.Begin(bytes + rank * loss.ContributionBytes(), &gauge).ok());
+  }
+  VocabParallelCrossEntropy loss(logits[0].data(), 2, 1, targets.data(), 0, 2, 2, 0);
+  loss.args.loss.losses = losses.data();
+  loss.args.loss.grad_logits = gradient.data();
+  ASSERT_TRUE(loss.Finish(bytes, &gauge).ok());
+  EXPECT_NEAR(losses[0], 0.048587351574, 1e-8);
+  EXPECT_NEAR(losses[1], 0.693147180560, 1e-7);
+  EXPECT_NEAR(gradient[0], -0.0474258731776 / 2, 1e-8);
+  EXPECT_NEAR(gradient[1], 0.25, 1e-8);
+  ASSERT_TRUE(gauge.Publish().ok());
+  const auto records = ReadStepRecords(directory.path(), 0);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].target_hits, 1u);
+  EXPECT_NE(records[0].present & LG_HAS_EXCHANGE, 0u);
+
+  loss.args.vocab_size = 3;
+  const Status bad = loss.Finish(bytes);
+  EXPECT_EQ(bad.code(), LG_FAILED_PRECONDITION);
+  EXPECT_NE(bad.message().find("vocab_size"), std::string::npos) << bad.message();
+  loss.args.loss.rows = -1;
+  EXPECT_EQ(loss.ContributionBytes(), 0);
+}
+
 }  // namespace
 }  // namespace lossgauge

@@ -26,6 +26,9 @@ class Telemetry {
 struct TelemetryOptions {
   std::int64_t vocab_size = 0;
   std::vector<std::uint8_t> token_bytes;
+  // Tensor-parallel ranks, and this one's real columns; 0 = all that follow the offset.
+  std::int32_t ranks = 1, rank = 0;
+  std::int64_t shard_offset = 0, shard_columns = 0;
 };
 
 // One call. Sizes and options are those of lg_cross_entropy_args; values are host doubles, rounded to the dtype on the way.
@@ -80,6 +83,8 @@ class Backend {
   virtual std::string Name() const = 0;
   // True if alignment and dtype of the same values change no bit of a result. A backend that takes another kernel then adds in another order.
   virtual bool HasSameBitsForAnyLayout() const { return true; }
+  // Of losses closer together than the promised accuracy, the same one is the largest as in float64.
+  virtual bool OrdersNearLossesExactly() const { return HasSameBitsForAnyLayout(); }
   // Tensors are in a device's memory.
   virtual bool IsDevice() const { return false; }
   virtual Outcome Run(const Problem& problem) = 0;

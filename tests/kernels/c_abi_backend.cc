@@ -1,93 +1,14 @@
 #include "tests/kernels/c_abi_backend.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cmath>
-#include <filesystem>
-#include <functional>
 #include <limits>
 
-#include "proto/lossgauge/ring/ring_reader.h"
 #include "tests/kernels/elements.h"
+#include "tests/kernels/ring_telemetry.h"
 
 namespace lossgauge::test {
 namespace {
-
-class RingTelemetry : public Telemetry {
- public:
-  RingTelemetry(const TelemetryOptions& wanted, std::function<void()> finish) : finish_(std::move(finish)) {
-    static std::atomic<int> count{0};
-    const std::string name = std::to_string(getpid()) + "-" + std::to_string(count++);
-    directory_ = std::filesystem::temp_directory_path() / ("lossgauge-kernels-test-" + name);
-    const std::string run = "kernels-test-" + name;
-    lg_gauge_options options;
-    lg_gauge_options_init(&options);
-    options.run = run.c_str();
-    options.attempt = "1";
-    options.rank = 0;
-    options.world_size = 1;
-    options.vocab_size = wanted.vocab_size;
-    const std::string directory = directory_.string();
-    options.ring_dir = directory.c_str();
-    options.token_bytes = wanted.token_bytes.empty() ? nullptr : wanted.token_bytes.data();
-    EXPECT_EQ(lg_gauge_open(&options, &gauge_), LG_OK) << lg_last_error();
-    lg_gauge_state state{};
-    state.struct_size = sizeof state;
-    EXPECT_EQ(lg_gauge_get_state(gauge_, &state), LG_OK) << lg_last_error();
-    const int file = open(state.steps_path, O_RDONLY | O_CLOEXEC);
-    struct stat status {};
-    if (file < 0 || fstat(file, &status) != 0) {
-      ADD_FAILURE() << "no ring at " << state.steps_path;
-      return;
-    }
-    bytes_ = static_cast<std::size_t>(status.st_size);
-    mapped_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file, 0);
-    close(file);
-    lg_ring_identity identity;
-    EXPECT_EQ(ring::ReadHeader(mapped_, bytes_, &identity), ring::HeaderState::kValid);
-    reader_ = std::make_unique<ring::RingReader<lg_step_record>>(mapped_, identity);
-  }
-  ~RingTelemetry() override {
-    lg_gauge_close(gauge_, "test over");
-    if (mapped_ != nullptr) munmap(mapped_, bytes_);
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
-  }
-
-  lg_gauge* gauge() override { return gauge_; }
-  lg_step_record Publish() override {
-    lg_step_record main{};
-    EXPECT_EQ(lg_gauge_publish(gauge_, nullptr), LG_OK) << lg_last_error();
-    finish_();
-    if (reader_ == nullptr) return main;
-    lg_step_record record;
-    bool found = false;
-    for (;;) {
-      const ring::ReadResult result = reader_->Next(&record);
-      if (result.fate == ring::ReadFate::kEmpty) break;
-      if (result.fate != ring::ReadFate::kRecord) {
-        ADD_FAILURE() << "the ring is not readable";
-        break;
-      }
-      if (record.block == 0) main = record, found = true;
-    }
-    EXPECT_TRUE(found) << "publish wrote no record of block 0";
-    return main;
-  }
-
- private:
-  std::function<void()> finish_;
-  std::filesystem::path directory_;
-  lg_gauge* gauge_ = nullptr;
-  void* mapped_ = nullptr;
-  std::size_t bytes_ = 0;
-  std::unique_ptr<ring::RingReader<lg_step_record>> reader_;
-};
 
 std::size_t SpanBytes(std::int64_t rows, std::int64_t columns, std::int64_t stride, std::int64_t bytes) {
   return rows == 0 ? 0 : static_cast<std::size_t>(((rows - 1) * stride + columns) * bytes);
@@ -117,6 +38,18 @@ bool GapsAreOnes(const GuardedBuffer& buffer, const Problem& problem, std::int64
 
 std::unique_ptr<Telemetry> CAbiBackend::OpenTelemetry(const TelemetryOptions& options) {
   return std::make_unique<RingTelemetry>(options, [this] { Finish(); });
+}
+
+int CAbiBackend::Call(const Problem& problem, const lg_cross_entropy_args& args) {
+  switch (problem.call) {
+    case Problem::Call::kForward:
+      return lg_cross_entropy(&args);
+    case Problem::Call::kBackward:
+      return lg_cross_entropy_backward(&args);
+    case Problem::Call::kObserve:
+      return lg_observe_logits(&args);
+  }
+  return -1;
 }
 
 Outcome CAbiBackend::Run(const Problem& problem) {
@@ -196,19 +129,11 @@ Outcome CAbiBackend::Run(const Problem& problem) {
   outcome.logits_bytes_before = Packed(logits, problem, stride);
   if (problem.in_place == false) logits.ForbidWrites();
   targets.ForbidWrites();
-  switch (problem.call) {
-    case Problem::Call::kForward:
-      outcome.code = lg_cross_entropy(&args);
-      break;
-    case Problem::Call::kBackward:
-      outcome.code = lg_cross_entropy_backward(&args);
-      break;
-    case Problem::Call::kObserve:
-      args.losses = args.log_z = args.loss = nullptr;
-      args.grad_logits = nullptr;
-      outcome.code = lg_observe_logits(&args);
-      break;
+  if (problem.call == Problem::Call::kObserve) {
+    args.losses = args.log_z = args.loss = nullptr;
+    args.grad_logits = nullptr;
   }
+  outcome.code = Call(problem, args);
   if (outcome.code != LG_OK) outcome.message = lg_last_error();
   Collect();
 

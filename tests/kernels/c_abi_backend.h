@@ -16,6 +16,8 @@ class CAbiBackend : public Backend {
   LinearOutcome RunLinear(const LinearProblem& problem) override;
 
  protected:
+  // The call itself, on tensors that are laid out.
+  virtual int Call(const Problem& problem, const lg_cross_entropy_args& args);
   // Where the kernels shall find `buffer`, which holds its content already. At the same distance from a 4096-byte boundary as on the host. The same
   // buffer twice gives the same place.
   virtual unsigned char* Place(GuardedBuffer& buffer) { return buffer.data(); }

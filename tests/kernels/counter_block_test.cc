@@ -46,6 +46,28 @@ TEST(CounterBlock, FoldGivesWhatWasAddedAndThenNothing) {
   EXPECT_EQ(record.tokens, 0u);
 }
 
+TEST(CounterBlock, BadRowsOfAnExchangeAddUpAndTheWorstLaunchNamesTheSender) {
+  CounterBlock block;
+  for (const std::uint64_t rows : {3, 9, 0, 9, 2}) {
+    LaunchCounters launch = Launch(1, 0, 1);
+    launch.present |= LG_HAS_EXCHANGE;
+    launch.exchange_bad_rows = launch.exchange_worst_rows = rows;
+    launch.exchange_bad_sender = 70000 - rows;
+    block.Add(launch);
+  }
+  lg_step_record record{};
+  block.Fold(&record);
+  EXPECT_NE(record.present & LG_HAS_EXCHANGE, 0u);
+  EXPECT_EQ(record.exchange_bad_rows, 23u);
+  EXPECT_EQ(record.exchange_bad_sender, 69991u);
+  block.Add(Launch(1, 0, 1));
+  record = {};
+  block.Fold(&record);
+  EXPECT_EQ(record.exchange_bad_rows, 0u);
+  EXPECT_EQ(record.exchange_bad_sender, 0u);
+  EXPECT_EQ(record.present & LG_HAS_EXCHANGE, 0u);
+}
+
 TEST(CounterBlock, CarriesAndBorrowsCrossTheWords) {
   CounterBlock block;
   LaunchCounters launch;

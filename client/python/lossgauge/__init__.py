@@ -17,7 +17,7 @@ from .library import cpu_variant, version
 
 __all__ = [
     "Error", "FailedPrecondition", "Gauge", "InvalidArgument", "Unimplemented", "Verdict", "byte_table", "cpu_variant", "cross_entropy",
-    "linear_cross_entropy", "observe_logits", "pack_labels", "version",
+    "linear_cross_entropy", "observe_logits", "pack_labels", "version", "vocab_parallel_cross_entropy",
 ]
 
 _MODULE_OF = {
@@ -28,6 +28,7 @@ _MODULE_OF = {
     "linear_cross_entropy": "loss_on_hidden",
     "observe_logits": "loss_on_logits",
     "pack_labels": "packing",
+    "vocab_parallel_cross_entropy": "vocab_parallel",
 }
 
 

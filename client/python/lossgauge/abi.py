@@ -175,6 +175,22 @@ class LinearPlan(c.Structure):
     ]
 
 
+class VocabParallelArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("group_size", c.c_int32),
+        ("group_index", c.c_int32),
+        ("vocab_size", c.c_int64),
+        ("shard_offset", c.c_int64),
+        ("shard_columns", c.c_int64),
+        ("step", c.c_int64),
+        ("micro_batch", c.c_int64),
+        ("gathered_stride", c.c_int64),
+        ("reserved", c.c_int64 * 8),
+        ("loss", CrossEntropyArgs),
+    ]
+
+
 class PackLabelsArgs(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),
@@ -205,6 +221,7 @@ STRUCTURES = {
     "lg_scale_gradient_args": ScaleGradientArgs,
     "lg_linear_cross_entropy_args": LinearCrossEntropyArgs,
     "lg_linear_plan": LinearPlan,
+    "lg_vocab_parallel_args": VocabParallelArgs,
     "lg_pack_labels_args": PackLabelsArgs,
 }
 
@@ -235,6 +252,9 @@ FUNCTIONS = {
     "lg_linear_cross_entropy_backward": [_P(LinearCrossEntropyArgs)],
     "lg_linear_cross_entropy_plan": [_P(LinearCrossEntropyArgs), _P(LinearPlan)],
     "lg_linear_cross_entropy_prepare": [_P(LinearCrossEntropyArgs)],
+    "lg_vocab_parallel_contribution_bytes": [c.c_int64, _P(c.c_int64)],
+    "lg_vocab_parallel_begin": [_P(VocabParallelArgs), c.c_void_p],
+    "lg_vocab_parallel_finish": [_P(VocabParallelArgs), c.c_void_p],
     "lg_pack_labels": [_P(PackLabelsArgs)],
 }
 INITIALISERS = {
@@ -244,5 +264,6 @@ INITIALISERS = {
     "lg_cross_entropy_args_init": CrossEntropyArgs,
     "lg_scale_gradient_args_init": ScaleGradientArgs,
     "lg_linear_cross_entropy_args_init": LinearCrossEntropyArgs,
+    "lg_vocab_parallel_args_init": VocabParallelArgs,
     "lg_pack_labels_args_init": PackLabelsArgs,
 }

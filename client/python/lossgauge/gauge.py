@@ -72,7 +72,8 @@ class Gauge:
     rank, world_size: None: torch.distributed if it is initialised, else the launcher's environment.
     dp, tp, pp, cp, ep: (size, index) of this rank along a parallel axis. Without dp, what the others leave of the world is data-parallel.
     gradient_reduction: what the job does to gradients over data-parallel ranks: "mean" (DDP, FSDP), "sum", or "unknown".
-    vocab_size: real columns V over all shards; needed for byte_table.
+    vocab_size: real columns V over all shards; needed for byte_table. shard_offset, shard_columns: this rank's of them under tensor parallelism; 0 columns: all
+        that follow the offset.
     label_smoothing, z_loss: as declared by the job, for the record.
     ring_dir: None: LOSSGAUGE_RING_DIR, else /dev/shm/lossgauge-<uid>. group: name of a group that may read the ring.
     byte_table: UTF-8 bytes of each token (lossgauge.byte_table), for bits per byte.
@@ -83,8 +84,8 @@ class Gauge:
     """
 
     def __init__(self, run=None, *, attempt=None, rank=None, world_size=None, dp=None, tp=(1, 0), pp=(1, 0), cp=(1, 0), ep=(1, 0), has_loss=True,
-                 gradient_reduction="unknown", vocab_size=0, label_smoothing=0.0, z_loss=0.0, ring_dir=None, group=None, byte_table=None, blocks=None,
-                 first_step=0, sidecar=None):
+                 gradient_reduction="unknown", vocab_size=0, shard_offset=0, shard_columns=0, label_smoothing=0.0, z_loss=0.0, ring_dir=None,
+                 group=None, byte_table=None, blocks=None, first_step=0, sidecar=None):
         if gradient_reduction not in abi.GRADIENT_REDUCTIONS:
             raise errors.InvalidArgument("gradient_reduction: expected 'mean', 'sum' or 'unknown', got {!r}".format(gradient_reduction))
         options = library.new("gauge_options")
@@ -105,7 +106,7 @@ class Gauge:
             setattr(options, name, abi.Axis(size, index))
         options.has_loss = bool(has_loss)
         options.gradient_reduction = abi.GRADIENT_REDUCTIONS[gradient_reduction]
-        options.vocab_size = vocab_size
+        options.vocab_size, options.shard_offset, options.shard_columns = vocab_size, shard_offset, shard_columns
         options.label_smoothing, options.z_loss_weight = label_smoothing, z_loss
         options.ring_dir, options.group = _bytes(ring_dir), _bytes(group)
         if byte_table is not None:
@@ -148,6 +149,12 @@ class Gauge:
         from .loss_on_hidden import linear_cross_entropy
 
         return linear_cross_entropy(hidden, weight, labels, bias, gauge=self, **options)
+
+    def vocab_parallel_cross_entropy(self, logits, labels, **options):
+        """lossgauge.vocab_parallel_cross_entropy, counted. After `accumulate` its denominator is the one of the whole step unless another is given."""
+        from .vocab_parallel import vocab_parallel_cross_entropy
+
+        return vocab_parallel_cross_entropy(logits, labels, gauge=self, **options)
 
     def observe_logits(self, logits, labels, **options):
         """Reads logits once for their signals, beside a loss of another library (lossgauge.observe_logits)."""

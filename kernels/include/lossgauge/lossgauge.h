@@ -366,6 +366,80 @@ LG_API int lg_linear_cross_entropy_plan(const lg_linear_cross_entropy_args* args
  * some seconds. Without it a call takes cuBLASLt's first choice. Needed before a call is captured into a graph. Nothing of the arguments is written. */
 LG_API int lg_linear_cross_entropy_prepare(const lg_linear_cross_entropy_args* args);
 
+/* ---- vocabulary-parallel cross-entropy: each rank of a group holds some columns of the logits ----------------------------- */
+
+/* The loss of lg_cross_entropy over logits whose columns are spread over the ranks of a group, in two calls with one exchange between them:
+ *
+ *     lg_vocab_parallel_begin(&args, contribution)      reads the rank's columns; writes what the others must know of them
+ *     all-gather of the contributions in rank order     the caller's, by any means: NCCL, MPI, torch.distributed, shared memory
+ *     lg_vocab_parallel_finish(&args, gathered)         loss, gradient of the rank's own columns, signals
+ *
+ * Every rank merges the same bytes in the same order: losses, log_z and loss have the same bits on all ranks, and rows that are not ordinary
+ * are so on all of them. No memory of [rows, columns] is taken. On the CPU, a group of one gives the bits of lg_cross_entropy.
+ *
+ * A contribution is opaque: 128 + 64 * rows bytes, aligned to 16, layout in kernels/host/vocab_parallel_contribution.h; all ranks need the same version of it.
+ *
+ * What finish says when ranks disagree. Nothing that it returns is a plausible wrong loss:
+ *  - A contribution that is not provably the sender's answer to this very call (each row is tagged with a hash of payload, step, micro-batch, row and sender):
+ *    missing, stale, of another sender, changed on its way. Returns LG_OK; the unmasked rows concerned get loss, log_z and gradient NaN, `loss` is NaN, and the
+ *    gauge counts exchange_bad_rows with the sender that has most of them. Those rows are in unmasked_tokens and the fingerprints, and in no other sum.
+ *  - Contributions that are proven and cannot belong to one loss: other rows, dtype, vocab_size, group_size, position_base or options of the loss than this rank's,
+ *    columns that overlap or leave some of [0, vocab_size) uncovered. Returns LG_FAILED_PRECONDITION on every rank that sees it, naming rank, argument and
+ *    both values; no output is written and nothing is counted.
+ *  - Rows whose target is another one on another rank, or masked on some ranks only: loss, log_z and gradient NaN on all ranks, in no sum; the fingerprints differ.
+ *
+ * On a device (tensors, contribution and gathered in its memory, at most 256 ranks, V up to 2^30) the same calls enqueue on loss.stream and never wait. What others
+ * have sent is there only when the stream comes to it, so that no code can tell of contributions that cannot belong to one loss: the sender whose header says
+ * something else than this rank's counts as not proven, with all its rows, in exchange_bad_rows, and every unmasked row is NaN; of columns that do not cover
+ * [0, vocab_size) once, the sender whose columns begin elsewhere than those before them end, or, if they end too early, the last. lg_vocab_parallel_check
+ * names them from a copy. In a replayed graph `step` and `micro_batch` are those of the capture: a contribution of the replay before is taken for one of this.
+ *
+ * Signals are those of the rank's own columns where they add up over the group (probability_mass, target_hits, logit_grad_sq_sum) or are maxima
+ * (max_abs_logit, whose column counts in the whole vocabulary), and equal on all ranks elsewhere. */
+typedef struct lg_vocab_parallel_args {
+  size_t struct_size;
+  int32_t group_size; /* ranks that share the vocabulary, 1 to 65536; default 1 */
+  int32_t group_index; /* of this rank: its place in the gathered contributions */
+  int64_t vocab_size; /* V: real columns over all ranks, >= 1 */
+  int64_t shard_offset; /* this rank's first column in the vocabulary; ranks need not be in the order of their columns */
+  int64_t shard_columns; /* real columns of this rank: the first of its logits; the rest is padding. 0 = nothing but padding; -1 (default) = loss.columns */
+  /* Which exchange this is: the job's own numbers, >= 0, equal on all ranks and in no other call. A contribution of another one is found out by them. (Not the
+   * gauge's step: a gauge that is off on one rank must not change a loss.) */
+  int64_t step; /* default 0 */
+  int64_t micro_batch; /* number of the call in its step; default 0 */
+  int64_t gathered_stride; /* bytes from one contribution to the next in `gathered`, a multiple of 16; 0 = lg_vocab_parallel_contribution_bytes of rows */
+  int64_t reserved[8]; /* of members to come, so that `loss` keeps its place; 0 */
+  /* logits [rows, columns]: this rank's columns, columns >= 1; grad_logits likewise. Targets count in the whole vocabulary and are, like all options,
+   * the same on all ranks. vocab_size is not looked at. */
+  lg_cross_entropy_args loss;
+} lg_vocab_parallel_args;
+
+LG_API void lg_vocab_parallel_args_init(lg_vocab_parallel_args* args);
+/* Bytes of a contribution of `rows` rows. */
+LG_API int lg_vocab_parallel_contribution_bytes(int64_t rows, int64_t* bytes);
+/* Writes this rank's contribution. Outputs, upstream and denominator of args are not used. */
+LG_API int lg_vocab_parallel_begin(const lg_vocab_parallel_args* args, void* contribution);
+/* `gathered`: group_size contributions. With the arguments of begin; outputs and upstream may be others. For a later upstream call it once more with kept logits
+ * and contributions, and without gauge, losses, log_z and loss. */
+LG_API int lg_vocab_parallel_finish(const lg_vocab_parallel_args* args, const void* gathered);
+/* Optional: what the headers in `gathered`, host memory or a copy of a device's, say of the group. LG_FAILED_PRECONDITION names the first rank that has not
+ * answered to this call, or argument, rank and values of contributions that cannot belong to one loss. Rows are not looked at; nothing is written. */
+LG_API int lg_vocab_parallel_check(const lg_vocab_parallel_args* args, const void* gathered);
+
+/* begin, NCCL's all-gather and finish in one call on loss.stream; for tensors on a device. `communicator`: an ncclComm_t of group_size ranks in which this one is
+ * group_index, on the tensors' device, blocking (NCCL's default), and made by the libnccl.so.2 that the process has loaded. `gathered`: group_size contributions
+ * of the caller's device memory, which a later lg_vocab_parallel_finish may use; gathered_stride is 0. May be captured into a graph after one call. Not
+ * between ncclGroupStart and ncclGroupEnd: finish would be enqueued before the exchange (and count it). Collectives of other communicators on the same stream
+ * are as legal as between any two calls of NCCL. LG_UNAVAILABLE: no NCCL, or it failed, with its words; a communicator that is known to have failed is refused
+ * before anything is enqueued. A rank that does not come makes the others' streams wait, as in any collective, until the job ends it by ncclCommAbort or a
+ * timeout of its own; the calls themselves return, and what was not exchanged is then found out by finish. */
+LG_API int lg_vocab_parallel_cross_entropy(const lg_vocab_parallel_args* args, void* communicator, void* gathered);
+/* For jobs without a communicator: one rank makes the 128 bytes of `id` and gives them to all. `open` is for the current device and waits for all ranks. NULL is
+ * allowed in `close`. */
+LG_API int lg_communicator_unique_id(void* id);
+LG_API int lg_communicator_open(const void* id, int32_t group_size, int32_t group_index, void** communicator);
+LG_API int lg_communicator_close(void* communicator);
+
 /* ---- labels of packed documents ------------------------------------------------------------------------------------------ */
 
 /* Labels for next-token prediction over documents that lie behind one another: position t is asked for tokens[t + 1], once, so that no loss shall shift

@@ -96,6 +96,37 @@ static void head_and_loss_are_one_call(void) {
   CHECK(lg_linear_cross_entropy_plan(&args, NULL) == LG_INVALID_ARGUMENT);
 }
 
+static void a_group_of_two_shares_the_vocabulary(void) {
+  const float shards[2] = {2, -1};
+  const int64_t target = 0;
+  _Alignas(16) unsigned char gathered[2 * 192];
+  float loss = 0, gradient = 0;
+  int64_t bytes = 0;
+  int rank;
+  lg_vocab_parallel_args args;
+  lg_vocab_parallel_args_init(&args);
+  CHECK(args.struct_size == sizeof args && args.loss.struct_size == sizeof args.loss);
+  CHECK(lg_vocab_parallel_contribution_bytes(1, &bytes) == LG_OK && bytes == 192);
+  args.group_size = 2;
+  args.vocab_size = 2;
+  args.loss.rows = 1;
+  args.loss.columns = 1;
+  args.loss.targets = &target;
+  for (rank = 1; rank >= 0; --rank) {
+    args.group_index = rank;
+    args.shard_offset = rank;
+    args.loss.logits = shards + rank;
+    CHECK(lg_vocab_parallel_begin(&args, gathered + rank * bytes) == LG_OK);
+  }
+  args.loss.loss = &loss;
+  args.loss.grad_logits = &gradient;
+  CHECK(lg_vocab_parallel_finish(&args, gathered) == LG_OK);
+  CHECK(loss > 0.04858f && loss < 0.04859f); /* ln(1 + e^-3) */
+  CHECK(gradient < -0.0474f);
+  CHECK(lg_vocab_parallel_begin(NULL, gathered) == LG_INVALID_ARGUMENT);
+  CHECK(lg_vocab_parallel_finish(&args, NULL) == LG_INVALID_ARGUMENT);
+}
+
 int main(void) {
   lg_gauge_options options;
   lg_gauge* gauge = NULL;
@@ -121,6 +152,7 @@ int main(void) {
   CHECK(lg_gauge_open(&options, &gauge) == LG_OK);
   structures_of_any_size_are_understood(gauge);
   head_and_loss_are_one_call();
+  a_group_of_two_shares_the_vocabulary();
   for (step = 0; step < 3; ++step) {
     lg_observation observation;
     lg_observation_init(&observation);

@@ -264,6 +264,46 @@ struct LinearCrossEntropy {
   lg_linear_cross_entropy_args args;
 };
 
+// The loss of one rank of a group whose ranks hold the columns of the logits: lg_vocab_parallel_args with its defaults filled in. Begin, all-gather the
+// contributions in rank order, Finish.
+struct VocabParallelCrossEntropy {
+  VocabParallelCrossEntropy() { lg_vocab_parallel_args_init(&args); }
+  // logits [rows, columns] contiguous: columns shard_offset, shard_offset + 1, ... of vocab_size. targets [rows], the same on all ranks. Options of the loss
+  // are in args.loss; args.step and args.micro_batch tell one exchange from another.
+  template <typename Target>
+  VocabParallelCrossEntropy(const float* logits, std::int64_t rows, std::int64_t columns, const Target* targets, std::int64_t shard_offset,
+                            std::int64_t vocab_size, int group_size, int group_index)
+      : VocabParallelCrossEntropy() {
+    args.group_size = group_size;
+    args.group_index = group_index;
+    args.vocab_size = vocab_size;
+    args.shard_offset = shard_offset;
+    args.loss.logits = logits;
+    args.loss.logits_dtype = LG_FP32;
+    args.loss.rows = rows;
+    args.loss.columns = columns;
+    args.loss.targets = targets;
+    args.loss.target_dtype = DTypeOf<Target>();
+  }
+  // Of this rank's contribution, a multiple of 16. 0: args.loss.rows is out of range.
+  std::int64_t ContributionBytes() const {
+    std::int64_t bytes = 0;
+    return lg_vocab_parallel_contribution_bytes(args.loss.rows, &bytes) == LG_OK ? bytes : 0;
+  }
+  // `contribution` and `gathered` (group_size contributions) are aligned to 16 bytes. `gauge` may be null.
+  Status Begin(void* contribution, const Gauge* gauge = nullptr) {
+    args.loss.gauge = gauge ? gauge->handle() : nullptr;
+    return Status::FromCode(lg_vocab_parallel_begin(&args, contribution));
+  }
+  // LG_FAILED_PRECONDITION: the ranks contradict each other; the message names rank and argument.
+  Status Finish(const void* gathered, const Gauge* gauge = nullptr) {
+    args.loss.gauge = gauge ? gauge->handle() : nullptr;
+    return Status::FromCode(lg_vocab_parallel_finish(&args, gathered));
+  }
+
+  lg_vocab_parallel_args args;
+};
+
 inline Status Gauge::Open(const GaugeOptions& options) {
   const auto text = [](const std::string& value) { return value.empty() ? nullptr : value.c_str(); };
   if (!options.token_bytes.empty() && static_cast<std::int64_t>(options.token_bytes.size()) != options.vocab_size) {

@@ -1,0 +1,181 @@
+"""Cross-entropy on logits whose columns are spread over the ranks of a process group."""
+
+import ctypes
+import weakref
+
+import torch
+
+from . import abi, library, tensors
+from .compiling import outside_graphs
+from .errors import FailedPrecondition
+from .loss_on_logits import Call, scale
+from .options import LossOptions, check_labels, set_upstream, shifted
+from .recomputation import in_recomputation
+from .tensors import expect, expect_tensor
+
+
+def vocab_parallel_cross_entropy(
+    logits,
+    labels,
+    *,
+    vocab_size=None,
+    shard_offset=None,
+    shard_columns=None,
+    process_group=None,
+    gauge=None,
+    ignore_index=-100,
+    label_smoothing=0.0,
+    reduction="mean",
+    z_loss=0.0,
+    logit_scale=1.0,
+    logit_softcap=None,
+    denominator=None,
+    shift=False,
+    grad_scale=None,
+    block=None,
+    position_base=None,
+):
+    """Cross-entropy of logits of which this rank holds the columns `logits` [..., columns]; options as in cross_entropy. The loss has the same bits on all
+    ranks of the group, the gradient is of the rank's own columns. All ranks call it in the same order, with the same labels (numbers in the whole vocabulary)
+    and options. One all-gather of 128 + 64 * rows bytes a rank, behind one of a number. CPU tensors only so far.
+
+    vocab_size: real columns V over all ranks; None: the gauge's.
+    shard_offset: this rank's first column; None: rank * columns, as where all ranks hold equally many. Ranks need not be in the order of their columns.
+    shard_columns: how many of the rank's columns are real, the ones behind being padding; None: those that lie before vocab_size.
+    process_group: None: the default one.
+
+    Raises InvalidArgument for an argument that cannot be right; FailedPrecondition, on every rank, where the ranks contradict each other (rows, dtype, options,
+    columns that do not cover the vocabulary once). A contribution that arrives wrong makes the loss NaN and counts in the record (exchange_bad_rows).
+    """
+    options = dict(
+        ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
+        logit_softcap=logit_softcap, denominator=denominator, vocab_size=None, grad_scale=grad_scale, block=block, position_base=position_base)
+    return outside_graphs(_vocab_parallel_cross_entropy, logits, labels, gauge, shift, process_group, (vocab_size, shard_offset, shard_columns), options)
+
+
+def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, shard, options):
+    tensors.check_floats("logits", logits)
+    expect_tensor(logits.dim() >= 1, "logits", "at least one dimension", logits)
+    if shift:
+        labels = shifted(labels, options["ignore_index"])
+    flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
+    group = _Group(process_group)
+    shard = _Shard(group, logits.shape[-1], gauge, *shard)
+    wants_gradient = torch.is_grad_enabled() and logits.requires_grad
+    options = LossOptions(columns=logits.shape[-1], **options)
+    if gauge is not None:
+        gauge.complete(options, flat_labels, shard.vocab_size, wants_gradient)
+    call = _ShardCall(options, None if in_recomputation() else gauge, wants_gradient, group, shard)
+    losses = _VocabParallelCrossEntropy.apply(logits, flat_labels, call)
+    return losses.view(labels.shape) if call.options.per_token else losses
+
+
+class _Group:
+    """A process group of torch.distributed, and which of its exchanges this is: all of its ranks count the same, since all make the same calls."""
+
+    _exchanges = weakref.WeakKeyDictionary()
+
+    def __init__(self, process_group):
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            raise FailedPrecondition("process_group: expected torch.distributed to be initialised, got none")
+        self.handle = process_group if process_group is not None else distributed.distributed_c10d._get_default_group()
+        self.size = distributed.get_world_size(self.handle)
+        self.index = distributed.get_rank(self.handle)
+        expect(self.index >= 0, "process_group", "a group that this rank is in", "another")
+        self.exchange = self._exchanges[self.handle] = self._exchanges.get(self.handle, -1) + 1
+
+    def gather(self, part):
+        """[ranks, ...] of what each rank has, in rank order."""
+        gathered = part.new_empty((self.size,) + part.shape)
+        torch.distributed.all_gather(list(gathered.unbind(0)), part, group=self.handle)
+        return gathered
+
+    def check_rows(self, rows):
+        """Contributions of unequal size would end the process inside of gloo: so this comes first, on its own."""
+        rows_of_ranks = self.gather(torch.tensor(rows, device="cpu")).tolist()
+        if len(set(rows_of_ranks)) != 1:
+            raise FailedPrecondition("labels: expected as many tokens on all ranks of the group, got {} (by rank)".format(rows_of_ranks))
+
+
+class _Shard:
+    """Which columns of the vocabulary this rank holds."""
+
+    def __init__(self, group, columns, gauge, vocab_size, offset, real):
+        if vocab_size is None and gauge is not None:
+            vocab_size = gauge.vocab_size or None
+        expect(isinstance(vocab_size, int) and vocab_size > 0, "vocab_size", "the number of real columns over all ranks", vocab_size)
+        for name, value in (("shard_offset", offset), ("shard_columns", real)):
+            expect(value is None or isinstance(value, int), name, "an int", type(value).__name__)
+        self.vocab_size = vocab_size
+        self.offset = min(group.index * columns, vocab_size) if offset is None else offset
+        self.columns = max(0, min(columns, vocab_size - self.offset)) if real is None else real
+
+
+class _ShardCall(Call):
+    def __init__(self, options, gauge, wants_gradient, group, shard):
+        super().__init__(options, gauge, wants_gradient)
+        self.group = group
+        self.shard = shard
+        self.gathered = None
+
+    def args(self, rows, labels, gradient=None, gauge=True):
+        args = library.new("vocab_parallel_args")
+        args.group_size, args.group_index = self.group.size, self.group.index
+        args.vocab_size, args.shard_offset, args.shard_columns = self.shard.vocab_size, self.shard.offset, self.shard.columns
+        args.step = self.group.exchange
+        size = ctypes.sizeof(abi.CrossEntropyArgs)
+        loss, alive = super().args(rows, labels, gradient, gauge)
+        ctypes.memmove(ctypes.addressof(args) + abi.VocabParallelArgs.loss.offset, ctypes.addressof(loss), size)
+        return args, alive
+
+    def loss(self, rows, labels, gradient):
+        args, alive = self.args(rows, labels, gradient)
+        self.group.check_rows(rows.shape[0])
+        size = ctypes.c_int64()
+        library.call("vocab_parallel_contribution_bytes", rows.shape[0], ctypes.byref(size))
+        contribution = torch.empty(size.value, dtype=torch.uint8, device=rows.device)
+        library.call("vocab_parallel_begin", ctypes.byref(args), contribution.data_ptr())
+        self.gathered = self.group.gather(contribution)
+        losses = self.options.losses(args.loss, rows.shape[0], rows.device)
+        library.call("vocab_parallel_finish", ctypes.byref(args), self.gathered.data_ptr())
+        del alive
+        return losses
+
+    def gradient(self, rows, labels, upstream, gradient):
+        args, alive = self.args(rows, labels, gradient, gauge=False)
+        alive.append(set_upstream(args.loss, upstream))
+        library.call("vocab_parallel_finish", ctypes.byref(args), self.gathered.data_ptr())
+        del alive
+
+
+def _rows(logits, count):
+    """A rank without columns has one of padding."""
+    return tensors.as_rows(logits) if logits.shape[-1] else logits.new_empty(count, 1)
+
+
+class _VocabParallelCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, labels, call):
+        rows = _rows(logits, labels.numel())
+        gradient = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device) if call.at_once(rows.dtype) else None
+        losses = call.loss(rows, labels, gradient)
+        ctx.call, ctx.gradient = call, gradient
+        if call.wants_gradient:
+            ctx.save_for_backward(labels, logits)
+        return losses
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, upstream):
+        upstream = upstream.to(torch.float32)
+        labels, logits = ctx.saved_tensors
+        # Handed out once: autograd may add to it, so that a second pass starts from the logits.
+        gradient, ctx.gradient = ctx.gradient, None
+        if gradient is not None:
+            scale(gradient, upstream)
+        else:
+            rows = _rows(logits, labels.numel())
+            gradient = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
+            ctx.call.gradient(rows, labels, upstream, gradient)
+        return gradient.view(logits.shape) if logits.shape[-1] else torch.zeros_like(logits), None, None

@@ -1,0 +1,267 @@
+// The vocabulary-parallel calls of the C ABI: arguments are checked here, all of them, before a byte is written; then the backend runs.
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <vector>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/shard_job.h"
+#include "kernels/cpu/variant.h"
+#include "kernels/host/counter_block.h"
+#include "kernels/host/cpu_launch.h"
+#include "kernels/host/device_backend.h"
+#include "kernels/host/error.h"
+#include "kernels/host/gauge.h"
+#include "kernels/host/vocab_parallel_arguments.h"
+#include "kernels/host/vocab_parallel_group.h"
+#include "kernels/include/lossgauge/lossgauge.h"
+
+namespace lossgauge {
+namespace {
+
+using Args = lg_vocab_parallel_args;
+
+struct ShardLaunch {
+  CpuLaunch rows;
+  cpu::ShardJob shard{};
+  std::uint64_t* bad_rows = nullptr;  // [threads][bad_rows_stride]
+  std::size_t bad_rows_stride = 0;
+};
+
+void BeginRows(void* context, int thread, std::int64_t begin, std::int64_t end) {
+  auto& launch = *static_cast<ShardLaunch*>(context);
+  launch.rows.variant->begin_shard(*launch.rows.job, launch.shard, begin, end, launch.rows.threads[thread].scratch);
+}
+void FinishRows(void* context, int thread, std::int64_t begin, std::int64_t end) {
+  auto& launch = *static_cast<ShardLaunch*>(context);
+  CpuThread& own = launch.rows.threads[thread];
+  launch.rows.variant->finish_shard(*launch.rows.job, launch.shard, begin, end, own.scratch, &own.counters,
+                                    launch.bad_rows + static_cast<std::size_t>(thread) * launch.bad_rows_stride);
+}
+
+void Describe(const Args& args, const cpu::CrossEntropyJob& job, ShardLaunch* launch) {
+  launch->rows.variant = &cpu::ChosenVariant();
+  launch->rows.job = &job;
+  launch->shard.first_column = args.shard_offset;
+  launch->shard.group_size = args.group_size;
+  launch->shard.group_index = args.group_index;
+}
+
+int ReadAndCheck(const Args* given, const char* function, Args* args) {
+  if (const int code = ReadVocabParallelArguments(given, function, args); code != LG_OK) return code;
+  if (const int code = CheckVocabParallelArguments(*args, function); code != LG_OK) return code;
+  if (args->loss.gauge != nullptr && args->loss.gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "%s: gauge: is closed", function);
+  return LG_OK;
+}
+
+// nullptr: all of it is host memory. What lies on a device while the rest does not is refused there.
+DeviceBackend* DeviceBackendOf(const Args& args, const void* exchanged) {
+  DeviceBackend* const backend = FindDeviceBackend();
+  if (backend == nullptr) return nullptr;
+  const void* const places[] = {exchanged, args.loss.rows > 0 ? args.loss.logits : nullptr, args.loss.loss};
+  for (const void* place : places) {
+    if (place != nullptr && backend->DeviceOf(place) >= 0) return backend;
+  }
+  return nullptr;
+}
+
+int CheckHost(const Args& args, const char* function) {
+  if (args.loss.stream == nullptr) return LG_OK;
+  return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
+}
+
+int SetNoDevice(const char* function) {
+  return SetError(LG_UNIMPLEMENTED, "%s: communicator: expected a build with CUDA and a device: NCCL exchanges memory of devices only", function);
+}
+
+int Begin(const Args& args, unsigned char* contribution) {
+  if (args.loss.gauge != nullptr) args.loss.gauge->NoteLossCall();  // who hangs in the exchange has entered the step
+  cpu::CrossEntropyJob job = MakeShardRowsJob(args);
+  job.grad = nullptr;
+  ShardLaunch launch;
+  Describe(args, job, &launch);
+  launch.shard.contribution_rows = contribution + LG_SHARD_HEADER_BYTES;
+  launch.shard.salt = lg_shard_salt(args.step, args.micro_batch, static_cast<std::uint32_t>(args.group_index));
+  const int threads = cpu::ThreadsFor(args.loss.threads, args.loss.rows, args.loss.columns);
+  const CpuScratch scratch(job, threads, &launch.rows);
+  const lg_shard_header header = ShardHeaderOf(args);
+  std::memcpy(contribution, &header, sizeof header);
+  if (args.loss.rows > 0) cpu::ForRows(threads, args.loss.rows, args.loss.columns, &launch, BeginRows);
+  return LG_OK;
+}
+
+// The sender with most bad rows, the first of several.
+void CountExchange(const ShardLaunch& launch, int threads, LaunchCounters* total) {
+  for (std::int32_t s = 0; s < launch.shard.group_size; ++s) {
+    std::uint64_t rows = 0;
+    for (int thread = 0; thread < threads; ++thread) {
+      rows += launch.bad_rows[static_cast<std::size_t>(thread) * launch.bad_rows_stride + static_cast<std::size_t>(s)];
+    }
+    total->exchange_bad_rows += rows;
+    if (rows > total->exchange_worst_rows) {
+      total->exchange_worst_rows = rows;
+      total->exchange_bad_sender = static_cast<std::uint64_t>(s);
+    }
+  }
+}
+
+int Finish(const Args& args, const unsigned char* gathered, const char* function) {
+  std::vector<cpu::ShardSender> senders(static_cast<std::size_t>(args.group_size));
+  if (const int code = JudgeGroup(args, gathered, function, senders.data()); code != LG_OK) return code;
+
+  cpu::CrossEntropyJob job = MakeShardRowsJob(args);
+  const int threads = cpu::ThreadsFor(args.loss.threads, args.loss.rows, args.loss.columns);
+  ShardLaunch launch;
+  Describe(args, job, &launch);
+  launch.shard.gathered = gathered;
+  launch.shard.gathered_stride = args.gathered_stride;
+  launch.shard.senders = senders.data();
+  launch.bad_rows_stride = (senders.size() + 7) / 8 * 8;  // a cache line of its own for each thread
+  std::vector<std::uint64_t> bad_rows(static_cast<std::size_t>(threads) * launch.bad_rows_stride);
+  launch.bad_rows = bad_rows.data();
+  const CpuScratch scratch(job, threads, &launch.rows);
+
+  CounterBlock* block = AttachGauge(args.loss, LossPurpose::kForward, &job);
+  const Denominator denominator = DenominatorOf(args.loss, job, LossPurpose::kForward);
+  job.denominator = denominator.value;
+  job.stream_grad = StreamsGradient(args.loss);
+  if (args.loss.rows > 0) cpu::ForRows(threads, args.loss.rows, args.loss.columns, &launch, FinishRows);
+
+  LaunchCounters total;
+  for (int thread = 0; thread < threads; ++thread) Merge(launch.rows.threads[thread].counters, &total);
+  CountExchange(launch, threads, &total);
+  total.present |= LG_HAS_EXCHANGE;
+  FinishLaunch(args.loss, job, denominator, total, block);
+  return LG_OK;
+}
+
+template <class Work>
+int Guarded(const char* function, const Work& work) noexcept {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return SetError(LG_RESOURCE_EXHAUSTED, "%s: no memory for the scratch of one row for each thread and a few words for each rank", function);
+  } catch (const std::exception& error) {
+    return SetError(LG_INTERNAL, "%s: %s", function, error.what());
+  }
+}
+
+}  // namespace
+}  // namespace lossgauge
+
+extern "C" {
+
+void lg_vocab_parallel_args_init(lg_vocab_parallel_args* args) {
+  if (args != nullptr) *args = lossgauge::DefaultVocabParallelArguments();
+}
+
+int lg_vocab_parallel_contribution_bytes(int64_t rows, int64_t* bytes) {
+  const char* function = "lg_vocab_parallel_contribution_bytes";
+  if (bytes == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: bytes: expected where to write the number, got NULL", function);
+  const std::int64_t found = lossgauge::ContributionBytes(rows);
+  if (found == 0) {
+    return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: rows: expected >= 0 and contributions within 63 bits of bytes, got %lld", function,
+                               static_cast<long long>(rows));
+  }
+  *bytes = found;
+  return LG_OK;
+}
+
+int lg_vocab_parallel_begin(const lg_vocab_parallel_args* given, void* contribution) {
+  const char* function = "lg_vocab_parallel_begin";
+  lg_vocab_parallel_args args;
+  if (const int code = lossgauge::ReadAndCheck(given, function, &args); code != LG_OK) return code;
+  if (const int code = lossgauge::CheckContribution(args, contribution, function); code != LG_OK) return code;
+  return lossgauge::Guarded(function, [&] {
+    if (auto* backend = lossgauge::DeviceBackendOf(args, contribution)) return backend->VocabParallelBegin(args, contribution, function);
+    if (const int code = lossgauge::CheckHost(args, function); code != LG_OK) return code;
+    return lossgauge::Begin(args, static_cast<unsigned char*>(contribution));
+  });
+}
+
+int lg_vocab_parallel_finish(const lg_vocab_parallel_args* given, const void* gathered) {
+  const char* function = "lg_vocab_parallel_finish";
+  lg_vocab_parallel_args args;
+  if (const int code = lossgauge::ReadAndCheck(given, function, &args); code != LG_OK) return code;
+  if (const int code = lossgauge::CheckGathered(args, gathered, function); code != LG_OK) return code;
+  return lossgauge::Guarded(function, [&] {
+    if (auto* backend = lossgauge::DeviceBackendOf(args, gathered)) return backend->VocabParallelFinish(args, gathered, function);
+    if (const int code = lossgauge::CheckHost(args, function); code != LG_OK) return code;
+    return lossgauge::Finish(args, static_cast<const unsigned char*>(gathered), function);
+  });
+}
+
+int lg_vocab_parallel_check(const lg_vocab_parallel_args* given, const void* gathered) {
+  const char* function = "lg_vocab_parallel_check";
+  lg_vocab_parallel_args args;
+  if (const int code = lossgauge::ReadAndCheck(given, function, &args); code != LG_OK) return code;
+  if (const int code = lossgauge::CheckGathered(args, gathered, function); code != LG_OK) return code;
+  return lossgauge::Guarded(function, [&] {
+    auto* backend = lossgauge::FindDeviceBackend();
+    if (backend != nullptr && backend->DeviceOf(gathered) >= 0) {
+      return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: gathered: expected a copy in host memory, got memory of device %d", function, backend->DeviceOf(gathered));
+    }
+    std::vector<lossgauge::cpu::ShardSender> senders(static_cast<std::size_t>(args.group_size));
+    if (const int code = lossgauge::JudgeGroup(args, static_cast<const unsigned char*>(gathered), function, senders.data()); code != LG_OK) return code;
+    for (std::int32_t s = 0; s < args.group_size; ++s) {
+      if (senders[static_cast<std::size_t>(s)].proven) continue;
+      return lossgauge::SetError(LG_FAILED_PRECONDITION, "%s: gathered: expected the contribution of rank %d of the group to this call, got another's, an old or a changed one",
+                                 function, s);
+    }
+    return static_cast<int>(LG_OK);
+  });
+}
+
+int lg_vocab_parallel_cross_entropy(const lg_vocab_parallel_args* given, void* communicator, void* gathered) {
+  const char* function = "lg_vocab_parallel_cross_entropy";
+  lg_vocab_parallel_args args;
+  if (const int code = lossgauge::ReadAndCheck(given, function, &args); code != LG_OK) return code;
+  if (const int code = lossgauge::CheckGathered(args, gathered, function); code != LG_OK) return code;
+  if (args.gathered_stride != lossgauge::ContributionBytes(args.loss.rows)) {
+    return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: gathered_stride: expected 0 or the %lld bytes of a contribution, which is how NCCL lays them; got %lld", function,
+                               static_cast<long long>(lossgauge::ContributionBytes(args.loss.rows)), static_cast<long long>(args.gathered_stride));
+  }
+  if (const int code = lossgauge::CheckContribution(args, static_cast<unsigned char*>(gathered) + args.group_index * args.gathered_stride, function); code != LG_OK) {
+    return code;
+  }
+  if (communicator == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: communicator: expected an ncclComm_t, got NULL", function);
+  return lossgauge::Guarded(function, [&] {
+    auto* backend = lossgauge::DeviceBackendOf(args, gathered);
+    return backend != nullptr ? backend->VocabParallelCrossEntropy(args, communicator, gathered, function) : lossgauge::SetNoDevice(function);
+  });
+}
+
+int lg_communicator_unique_id(void* id) {
+  const char* function = "lg_communicator_unique_id";
+  if (id == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: id: expected room for 128 bytes, got NULL", function);
+  return lossgauge::Guarded(function, [&] {
+    auto* backend = lossgauge::FindDeviceBackend();
+    return backend != nullptr ? backend->MakeUniqueId(id, function) : lossgauge::SetNoDevice(function);
+  });
+}
+
+int lg_communicator_open(const void* id, int32_t group_size, int32_t group_index, void** communicator) {
+  const char* function = "lg_communicator_open";
+  if (id == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: id: expected the 128 bytes of lg_communicator_unique_id, got NULL", function);
+  if (communicator == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: communicator: expected where to write it, got NULL", function);
+  if (group_size < 1) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: group_size: expected >= 1, got %d", function, group_size);
+  if (group_index < 0 || group_index >= group_size) {
+    return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: group_index: expected 0 to group_size - 1 (%d), got %d", function, group_size - 1, group_index);
+  }
+  return lossgauge::Guarded(function, [&] {
+    auto* backend = lossgauge::FindDeviceBackend();
+    return backend != nullptr ? backend->OpenCommunicator(id, group_size, group_index, communicator, function) : lossgauge::SetNoDevice(function);
+  });
+}
+
+int lg_communicator_close(void* communicator) {
+  const char* function = "lg_communicator_close";
+  if (communicator == nullptr) return LG_OK;
+  return lossgauge::Guarded(function, [&] {
+    auto* backend = lossgauge::FindDeviceBackend();
+    return backend != nullptr ? backend->CloseCommunicator(communicator, function) : lossgauge::SetNoDevice(function);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,199 @@
+"""Logits whose columns are spread over the ranks of a gloo group: the loss and gradient of the whole, the same bits on every rank."""
+
+import datetime
+import os
+import socket
+import tempfile
+import unittest
+
+import torch
+import torch.multiprocessing as multiprocessing
+
+import lossgauge
+import oracle
+import ring
+from device import ON_CUDA
+
+ROWS, COLUMNS = 10, 61
+# Real columns of each rank; a rank without any has a column of padding, or none at all.
+SHARDS = {2: [40, 21], 3: [20, 0, 41]}
+
+
+def problem(dtype=torch.float32):
+    torch.manual_seed(5)
+    logits = (torch.randn(2, ROWS // 2, COLUMNS) * 3).to(dtype)
+    labels = torch.randint(0, COLUMNS, (2, ROWS // 2))
+    labels[0, 1] = -100
+    labels[1, 0] = COLUMNS - 1
+    return logits, labels
+
+
+OPTIONS = [
+    dict(),
+    dict(reduction="sum", z_loss=1e-3),
+    dict(reduction="none", label_smoothing=0.1),
+    dict(logit_softcap=7.0, logit_scale=0.5, denominator=5.0),
+]
+
+
+def mine(world, rank):
+    offset = sum(SHARDS[world][:rank])
+    return offset, SHARDS[world][rank]
+
+
+def _losses(world, rank, results):
+    for number, options in enumerate(OPTIONS):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            logits, labels = problem(dtype)
+            offset, width = mine(world, rank)
+            own = logits[..., offset:offset + width].clone().requires_grad_()
+            loss = lossgauge.vocab_parallel_cross_entropy(own, labels, vocab_size=COLUMNS, shard_offset=offset, **options)
+            weights = torch.linspace(-1, 2, ROWS).view(2, -1) if options.get("reduction") == "none" else torch.tensor(-2.5)
+            (loss * weights).sum().backward(retain_graph=True)
+            first = own.grad.clone()
+            own.grad = None
+            (loss * weights).sum().backward()
+            results[number, dtype, rank] = (loss.detach(), first, own.grad)
+
+
+def _records(world, rank, results):
+    logits, labels = problem()
+    offset, width = mine(world, rank)
+    with tempfile.TemporaryDirectory() as directory, lossgauge.Gauge(
+            run="shards", attempt="1", ring_dir=directory, tp=(world, rank), vocab_size=COLUMNS, shard_offset=offset, shard_columns=width) as gauge:
+        for _ in range(2):
+            own = logits[..., offset:offset + width].clone().requires_grad_()
+            gauge.vocab_parallel_cross_entropy(own, labels, shard_offset=offset).backward()
+        gauge.step()
+        results[rank] = ring.records(gauge)[0] if ring.CTL else None
+
+
+def _padded(world, rank, results):
+    # Megatron's layout: as many columns on every rank, the last ones padding.
+    logits, labels = problem()
+    width = COLUMNS // world + 7
+    own = torch.full((2, ROWS // 2, width), float("nan"))
+    real = logits[..., rank * width:(rank + 1) * width]
+    own[..., :real.shape[-1]] = real
+    own.requires_grad_()
+    loss = lossgauge.vocab_parallel_cross_entropy(own, labels, vocab_size=COLUMNS)
+    loss.backward()
+    results[rank] = (loss.detach(), own.grad)
+
+
+def _contradictions(world, rank, results):
+    said = []
+
+    def call(labels=None, rows=2, **options):
+        logits, right_labels = (whole[:rows] for whole in problem())
+        offset, width = mine(world, rank)
+        offset = options.pop("offset", offset)
+        try:
+            own = logits[..., offset:offset + width]
+            options = dict(dict(vocab_size=COLUMNS), **options)
+            said.append(lossgauge.vocab_parallel_cross_entropy(own, right_labels if labels is None else labels, shard_offset=offset, **options).item())
+        except lossgauge.Error as error:
+            said.append("{}: {}".format(type(error).__name__, error))
+
+    call(label_smoothing=0.1 * rank)
+    call(offset=0)
+    call(vocab_size=None)
+    other = problem()[1]
+    if rank == 1:
+        other[0, 0] += 1
+    call(labels=other)
+    call(rows=2 - rank % 2)
+    call(vocab_size=COLUMNS)
+    results[rank] = said
+
+
+def _start(rank, world, port, body, results):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    body(world, rank, results)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@unittest.skipIf(ON_CUDA, "vocabulary-parallel losses are on the CPU only so far")
+class VocabParallel(unittest.TestCase):
+    def run_ranks(self, world, body):
+        context = multiprocessing.get_context("spawn")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        with context.Manager() as manager:
+            results = manager.dict()
+            ranks = [context.Process(target=_start, args=(rank, world, port, body, results)) for rank in range(world)]
+            for process in ranks:
+                process.start()
+            for process in ranks:
+                process.join()
+                self.assertEqual(0, process.exitcode)
+            return dict(results)
+
+    def test_losses_and_gradients_are_those_of_the_whole(self):
+        for world in SHARDS:
+            results = self.run_ranks(world, _losses)
+            for number, options in enumerate(OPTIONS):
+                for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                    with self.subTest(world=world, options=options, dtype=dtype):
+                        logits, labels = problem(dtype)
+                        whole = logits.double().view(ROWS, COLUMNS).requires_grad_()
+                        expected = oracle.reduced(whole, labels.view(-1), **options)
+                        weights = torch.linspace(-1, 2, ROWS) if options.get("reduction") == "none" else torch.tensor(-2.5)
+                        (expected * weights).sum().backward()
+                        parts = [results[number, dtype, rank] for rank in range(world)]
+                        for loss, first, second in parts:
+                            self.assertTrue(torch.equal(loss, parts[0][0]), "other bits on another rank")
+                            torch.testing.assert_close(loss.double().view(-1), expected.detach().view(-1), rtol=2e-6, atol=1e-7)
+                            torch.testing.assert_close(first.double(), second.double(), rtol=2e-2, atol=1e-6)
+                        gradient = torch.cat([first for _, first, _ in parts], dim=-1).view(ROWS, COLUMNS)
+                        self.assertEqual(dtype, gradient.dtype)
+                        bound = oracle.gradient_bound(whole.grad, dtype)
+                        # Rounded, scaled by a factor that came later, and rounded again: the first half of a unit may be a whole one of the second's.
+                        self.assertTrue(bool(((gradient.double() - whole.grad).abs() <= 3 * bound).all()))
+
+    def test_equal_widths_with_padding_need_no_offsets(self):
+        for world in SHARDS:
+            results = self.run_ranks(world, _padded)
+            logits, labels = problem()
+            whole = logits.double().view(ROWS, COLUMNS).requires_grad_()
+            expected = oracle.reduced(whole, labels.view(-1))
+            expected.backward()
+            gradient = torch.cat([results[rank][1] for rank in range(world)], dim=-1).view(ROWS, -1)
+            torch.testing.assert_close(results[world - 1][0].double(), expected.detach(), rtol=2e-6, atol=0)
+            torch.testing.assert_close(gradient[:, :COLUMNS].double(), whole.grad, rtol=1e-5, atol=1e-7)
+            self.assertEqual(0, int(gradient[:, COLUMNS:].count_nonzero()))
+
+    def test_records_of_the_ranks_make_a_whole(self):
+        results = self.run_ranks(2, _records)
+        if results[0] is None:
+            self.skipTest("LOSSGAUGE_CTL names no lossgaugectl")
+        for field in ("nll_sum", "unmasked_tokens", "mask_fingerprint", "log_z_sum"):
+            self.assertEqual(results[0][field], results[1][field], field)
+        self.assertEqual(18, int(results[0]["unmasked_tokens"]))
+        self.assertEqual(18, int(results[0]["target_hits"]) + int(results[1]["target_hits"]))
+        self.assertAlmostEqual(18, results[0]["probability_mass"] + results[1]["probability_mass"], places=4)
+        self.assertEqual(0, int(results[0]["exchange_bad_rows"]))
+
+    def test_ranks_that_contradict_each_other_are_refused_on_all(self):
+        for world in SHARDS:
+            for rank, said in self.run_ranks(world, _contradictions).items():
+                with self.subTest(world=world, rank=rank):
+                    self.assertIn("FailedPrecondition: lg_vocab_parallel_finish: label_smoothing: expected the same on all ranks", said[0])
+                    self.assertIn("FailedPrecondition: lg_vocab_parallel_finish: shard_offset: expected the ranks' columns to cover", said[1])
+                    self.assertIn("InvalidArgument: vocab_size: expected the number of real columns over all ranks, got None", said[2])
+                    self.assertNotEqual(said[3], said[3], "other labels on one rank: NaN")
+                    self.assertIn("FailedPrecondition: labels: expected as many tokens on all ranks of the group, got [10, 5", said[4])
+                    self.assertEqual(said[5], said[5])
+
+    def test_without_a_process_group_it_says_so(self):
+        logits, labels = problem()
+        with self.assertRaisesRegex(lossgauge.FailedPrecondition, "process_group: expected torch.distributed to be initialised"):
+            lossgauge.vocab_parallel_cross_entropy(logits, labels, vocab_size=COLUMNS)
+
+
+if __name__ == "__main__":
+    unittest.main()
