@@ -10,8 +10,10 @@
 #include "kernels/cuda/device_gauge.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/cuda/pack_labels.h"
 #include "kernels/cuda/scale.h"
+#include "kernels/cuda/shard_arguments.h"
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
@@ -167,7 +169,97 @@ class CudaBackend final : public DeviceBackend {
 #endif
   }
 
+  int VocabParallelBegin(const lg_vocab_parallel_args& args, void* contribution, const char* function) override {
+    const int ordinal = ShardDeviceOf(args, contribution);
+    if (const int code = CheckShardDevices(args, contribution, "contribution", ordinal, function); code != LG_OK) return code;
+    const ScopedDevice current(ordinal);
+    Call call;
+    if (const int code = Begin(ordinal, args.loss.stream, function, &call); code != LG_OK) return code;
+    return EnqueueShardBegin(args, call, contribution, function);
+  }
+  int VocabParallelFinish(const lg_vocab_parallel_args& args, const void* gathered, const char* function) override {
+    const int ordinal = ShardDeviceOf(args, gathered);
+    if (const int code = CheckShardDevices(args, gathered, "gathered", ordinal, function); code != LG_OK) return code;
+    const ScopedDevice current(ordinal);
+    Call call;
+    if (const int code = Begin(ordinal, args.loss.stream, function, &call); code != LG_OK) return code;
+    return EnqueueShardFinish(args, &call, gathered, function);
+  }
+  int VocabParallelCrossEntropy(const lg_vocab_parallel_args& args, void* communicator, void* gathered, const char* function) override {
+    const int ordinal = ShardDeviceOf(args, gathered);
+    if (const int code = CheckShardDevices(args, gathered, "gathered", ordinal, function); code != LG_OK) return code;
+    const Nccl* const nccl = Nccl::Get(function);
+    if (nccl == nullptr) return LG_UNAVAILABLE;
+    if (const int code = CheckCommunicator(*nccl, args, communicator, ordinal, function); code != LG_OK) return code;
+    const ScopedDevice current(ordinal);
+    Call call;
+    if (const int code = Begin(ordinal, args.loss.stream, function, &call); code != LG_OK) return code;
+    unsigned char* const own = static_cast<unsigned char*>(gathered) + args.group_index * args.gathered_stride;
+    if (const int code = EnqueueShardBegin(args, call, own, function); code != LG_OK) return code;
+    const int error = nccl->AllGather(own, gathered, static_cast<std::size_t>(args.gathered_stride / 8), Nccl::kUint64, communicator, call.stream);
+    if (error != 0) return nccl->SetError(error, function, "ncclAllGather");
+    return EnqueueShardFinish(args, &call, gathered, function);
+  }
+  int MakeUniqueId(void* id, const char* function) override {
+    const Nccl* const nccl = Nccl::Get(function);
+    if (nccl == nullptr) return LG_UNAVAILABLE;
+    const int error = nccl->GetUniqueId(static_cast<NcclUniqueId*>(id));
+    return error == 0 ? LG_OK : nccl->SetError(error, function, "ncclGetUniqueId");
+  }
+  int OpenCommunicator(const void* id, std::int32_t group_size, std::int32_t group_index, void** communicator, const char* function) override {
+    const Nccl* const nccl = Nccl::Get(function);
+    if (nccl == nullptr) return LG_UNAVAILABLE;
+    NcclUniqueId copy;
+    std::memcpy(&copy, id, sizeof copy);
+    const int error = nccl->CommInitRank(communicator, group_size, copy, group_index);
+    return error == 0 ? LG_OK : nccl->SetError(error, function, "ncclCommInitRank");
+  }
+  int CloseCommunicator(void* communicator, const char* function) override {
+    const Nccl* const nccl = Nccl::Get(function);
+    if (nccl == nullptr) return LG_UNAVAILABLE;
+    const int error = nccl->CommDestroy(communicator);
+    return error == 0 ? LG_OK : nccl->SetError(error, function, "ncclCommDestroy");
+  }
+
  private:
+  static int ShardDeviceOf(const lg_vocab_parallel_args& args, const void* exchanged) {
+    const int ordinal = args.loss.rows > 0 ? cuda::DeviceOf(args.loss.logits) : -1;
+    return ordinal >= 0 ? ordinal : cuda::DeviceOf(exchanged);
+  }
+  // Of the same group as the arguments, and not known to have failed: then a collective would wait for nobody.
+  static int CheckCommunicator(const Nccl& nccl, const lg_vocab_parallel_args& args, void* communicator, int ordinal, const char* function) {
+    int ranks = 0, rank = 0, device = 0, state = 0;
+    if (const int error = nccl.CommGetAsyncError(communicator, &state); error != 0) return nccl.SetError(error, function, "communicator");
+    if (state != 0) return nccl.SetError(state, function, "communicator");
+    if (const int error = nccl.CommCount(communicator, &ranks); error != 0) return nccl.SetError(error, function, "communicator");
+    if (const int error = nccl.CommUserRank(communicator, &rank); error != 0) return nccl.SetError(error, function, "communicator");
+    if (const int error = nccl.CommCuDevice(communicator, &device); error != 0) return nccl.SetError(error, function, "communicator");
+    const auto differs = [function](const char* what, int expected, int got) {
+      return SetError(LG_INVALID_ARGUMENT, "%s: communicator: expected %s %d, got %d", function, what, expected, got);
+    };
+    if (ranks != args.group_size) return differs("one of group_size ranks,", args.group_size, ranks);
+    if (rank != args.group_index) return differs("this rank to be group_index", args.group_index, rank);
+    if (device != ordinal) return differs("one of the logits' device", ordinal, device);
+    return LG_OK;
+  }
+  int EnqueueShardBegin(const lg_vocab_parallel_args& args, const Call& call, void* contribution, const char* function) {
+    if (args.loss.gauge != nullptr) args.loss.gauge->NoteLossCall();  // who hangs in the exchange has entered the step
+    ShardLaunch launch = MakeShardLaunch(args);
+    launch.contribution = static_cast<unsigned char*>(contribution);
+    const cudaError_t error = LaunchShardBegin(call.device->facts(), args.loss.logits_dtype, launch, call.stream);
+    return error == cudaSuccess ? LG_OK : SetCudaError(error, function, "launch");
+  }
+  int EnqueueShardFinish(const lg_vocab_parallel_args& args, Call* call, const void* gathered, const char* function) {
+    ShardLaunch launch = MakeShardLaunch(args);
+    launch.gathered = static_cast<const unsigned char*>(gathered);
+    launch.gathered_stride = args.gathered_stride;
+    if (const int code = Equip(args.loss, LossPurpose::kForward, function, call, &launch.loss); code != LG_OK) return code;
+    const cudaError_t error = LaunchShardFinish(call->device->facts(), args.loss.logits_dtype, launch, call->stream);
+    if (error != cudaSuccess) return SetCudaError(error, function, "launch");
+    End(*call, launch.loss);
+    return LG_OK;
+  }
+
 #ifdef LOSSGAUGE_WITH_CUBLASLT
   static int LinearDeviceOf(const lg_linear_cross_entropy_args& args) { return cuda::DeviceOf(args.rows > 0 ? args.hidden : args.weight); }
   int BeginLinearCall(const lg_linear_cross_entropy_args& args, int ordinal, const char* function, Call* call, LinearCall* linear) {

@@ -25,6 +25,7 @@ enum Count {
   kCorrectTokens,
   kMaskFingerprint,
   kTargetFingerprint,
+  kExchangeBadRows,  // contributions that are not proven
   kCounts
 };
 
@@ -57,6 +58,7 @@ struct alignas(128) DeviceCounters {
   Word denominator_min;      // complement of the bits of a positive double, 0 = none
   Word denominator_max;      // bits of a positive double, 0 = none
   Word first_nonfinite_row;  // 2^48 - position, 0 = none
+  Word exchange_worst;       // rows * 2^20 + 2^20 - index of the sender with most bad rows in a launch, of the launch that has most; 0 = none
   Place worst_logit;
   Place worst_row;
   Word place_lock;  // guards the two places before sm_90
@@ -71,6 +73,8 @@ struct alignas(128) LaunchScratch {
   Word objective[3];   // sum of losses, in pieces (launch_end.cuh)
   unsigned next_zero, finished_zeroing;  // rows looked at for zeroing; CTAs that look no more
   Word counted;  // unmasked rows, by the counting kernel that runs before a launch without a given denominator
+  unsigned bad_exchange, exchanged_ctas;  // any contribution that is not proven; CTAs that look at no more
+  unsigned best_abs;  // bits of the largest finite |z| of finite rows, as merged so far
 };
 
 // What 16-bit logits under a scale are multiplied with in the exponents of their exponentials.

@@ -170,11 +170,8 @@ cudaError_t LaunchStages(const DeviceFacts& device, int dtype, const CrossEntrop
 }
 
 cudaError_t LaunchRows(const DeviceFacts& device, const KernelEntry& entry, const CrossEntropyLaunch& a, cudaStream_t stream) {
-  int ctas = 0;
-  if (const cudaError_t error = Resident(device, entry, &ctas); error != cudaSuccess) return error;
-  const long long wanted = (a.rows + entry.rows_per_cta - 1) / entry.rows_per_cta;
   void* arguments[] = {const_cast<CrossEntropyLaunch*>(&a)};
-  return Launch(entry, static_cast<int>(std::max<long long>(1, std::min<long long>(ctas, wanted))), stream, arguments);
+  return LaunchPersistent(device, entry, a.rows, arguments, stream);
 }
 
 }  // namespace
@@ -232,6 +229,13 @@ cudaError_t LaunchKernelFor(const DeviceFacts& device, int dtype, CrossEntropyLa
 }
 
 }  // namespace
+
+cudaError_t LaunchPersistent(const DeviceFacts& device, const KernelEntry& entry, long long rows, void** arguments, cudaStream_t stream) {
+  int ctas = 0;
+  if (const cudaError_t error = Resident(device, entry, &ctas); error != cudaSuccess) return error;
+  const long long wanted = (rows + entry.rows_per_cta - 1) / entry.rows_per_cta;
+  return Launch(entry, static_cast<int>(std::max<long long>(1, std::min<long long>(ctas, wanted))), stream, arguments);
+}
 
 cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream) {
   const bool counts = launch.count_denominator && launch.rows > 0;

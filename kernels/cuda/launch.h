@@ -42,6 +42,9 @@ int RowsCapacity(int shape);
 constexpr int kFewMappedColumns = 4096;
 const KernelEntry& MappedRowsEntry(int dtype, LogitMap map, bool few_columns, bool signals);
 
+// A kernel whose CTAs share `rows` rows, as many CTAs as run at once.
+cudaError_t LaunchPersistent(const DeviceFacts& device, const KernelEntry& entry, long long rows, void** arguments, cudaStream_t stream);
+
 // Enqueues forward (and gradient, if launch.grad is set) of checked arguments. Nothing waits.
 cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream);
 

@@ -79,6 +79,12 @@ class MappedLogits {
     if (kMap == LogitMap::kCap && reach_ > 110. && at - 180. > -reach_) return {at, static_cast<float>(atanh((at - 180.) / reach_) * cap_ / scale_)};
     return {at, -INFINITY};
   }
+  // Relative to any z.
+  __device__ __forceinline__ Reference AtZ(double z) const {
+    if constexpr (kMap != LogitMap::kScale) return AtLog2(z * kLog2EDouble);
+    const double x = z / scale_;
+    return {x, __double2float_ru(x - 150. / steep_)};
+  }
   // log2(e) * z
   __device__ __forceinline__ double Log2OfExp(float x) const {
     if constexpr (kMap == LogitMap::kScale) return x * steep_;

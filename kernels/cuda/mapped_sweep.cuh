@@ -83,7 +83,7 @@ struct MappedReduction {
   }
   __device__ __forceinline__ float Largest() const { return WordMax<T>(packed_max); }
   // Relative to e^z.
-  __device__ __forceinline__ float Sum(float z) const {
+  __device__ __forceinline__ float Sum(double z) const {
     if (HasNan<T>(packed_max)) return NAN;
     return any ? (sum0 + sum1) * ExpExact(map.Log2OfExp(first) / kLog2EDouble - z) : 0.f;
   }

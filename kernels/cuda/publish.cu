@@ -40,7 +40,7 @@ struct alignas(8) WordRule {
   unsigned char needs;    // bit of LG_HAS_* without which the word is 0
   unsigned flags;
 };
-enum : unsigned { kTotal = 1, kComplement = 2, kOf48Bits = 4, kOrderedFloat = 8, kLessOne = 16, kPlace = 32 };
+enum : unsigned { kTotal = 1, kComplement = 2, kOf48Bits = 4, kOrderedFloat = 8, kLessOne = 16, kPlace = 32, kOf20Bits = 64 };
 constexpr unsigned char kAlways = 31, kNever = 30;
 
 struct WordRules {
@@ -83,6 +83,7 @@ constexpr WordRules MakeWordRules() {
   count(LG_WORD(correct_tokens), kCorrectTokens, kAlways, LG_WORD(total_correct_tokens));
   count(LG_WORD(mask_fingerprint), kMaskFingerprint, kAlways, -1);
   count(LG_WORD(target_fingerprint), kTargetFingerprint, kAlways, -1);
+  count(LG_WORD(exchange_bad_rows), kExchangeBadRows, kAlways, -1);
   sum(LG_WORD(nll_sum), kNllSum, kAlways, LG_WORD(total_nll_sum));
   sum(LG_WORD(objective_sum), kObjectiveSum, objective, -1);
   sum(LG_WORD(z_loss_sum), kZLossSum, objective, LG_WORD(total_z_loss_sum));
@@ -102,6 +103,8 @@ constexpr WordRules MakeWordRules() {
   set(LG_WORD(denominator_max), LG_COUNTER(denominator_max), denominator, 0);
   // 2^48 - position, and 2^48 - 1 - position or column (see Place): less one, all are complements in 48 bits.
   set(LG_WORD(first_nonfinite_row), LG_COUNTER(first_nonfinite_row), BitOf(LG_HAS_FIRST_NONFINITE_ROW), kLessOne | kComplement | kOf48Bits);
+  // Likewise, of 2^20 - index.
+  set(LG_WORD(exchange_bad_sender), LG_COUNTER(exchange_worst), kAlways, kLessOne | kComplement | kOf20Bits);
   set(LG_WORD(worst_row_nll), LG_COUNTER(worst_row) + 1, worst_row, kOrderedFloat, 32);
   set(LG_WORD(worst_row_position), LG_COUNTER(worst_row), worst_row, kPlace | kComplement | kOf48Bits, 48);
   set(LG_WORD(worst_row_target), LG_COUNTER(worst_row), worst_row, kOf48Bits);
@@ -219,6 +222,7 @@ __global__ void __launch_bounds__(kThreads) Publish(const __grid_constant__ Publ
       if (warp <= 1) {
         if (rule.flags & kComplement) word = ~word;
         if (rule.flags & kOf48Bits) word &= kPlaceMask;
+        if (rule.flags & kOf20Bits) word &= 0xfffffu;
         if (rule.flags & kOrderedFloat) word = word != 0 ? BitsOf(FromOrderedBits(static_cast<unsigned>(word))) : 0;
       }
       if (!((had | 1u << kAlways) >> rule.needs & 1)) word = 0;

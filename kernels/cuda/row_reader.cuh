@@ -29,6 +29,9 @@ struct RowReader {
   // Column of a vector's first element; may be negative.
   __device__ __forceinline__ int Column(int vector) const { return vector * kElements - head; }
   __device__ __forceinline__ bool IsWhole(int vector) const { return Column(vector) >= 0 && Column(vector) + kElements <= vocab; }
+  __device__ __forceinline__ uint4 LoadWhole(int vector) const {
+    return __ldcg(reinterpret_cast<const uint4*>(row + static_cast<long long>(Column(vector)) * E::kBytes));
+  }
   // Elements outside of the row come as -inf.
   __device__ __forceinline__ uint4 Load(int vector) const {
     const int column = Column(vector);

@@ -29,6 +29,7 @@ struct RowsConfig {
   static constexpr bool TABLE = MAP == LogitMap::kTable;
   using Map = MappedLogits<T, !MAPPED ? LogitMap::kScale : TABLE ? LogitMap::kCap : MAP>;
   static constexpr int GROUP_THREADS = WARPS * 32, THREADS = GROUP_THREADS * GROUPS;
+  static constexpr int IN_FLIGHT = 1;  // vectors of a row read twice that a thread has on their way at once
 };
 
 // What a row leaves for its loss and signals.
@@ -76,9 +77,19 @@ struct MaxFour {
   }
 };
 
+// Maximum, sum of e^(z - maximum), another maximum and another sum.
+struct MergeFour {
+  __device__ __forceinline__ float4 operator()(const float4& a, const float4& b) const {
+    const float m = fmaxf(a.x, b.x);
+    return make_float4(m, a.y * Exp2((a.x - m) * kLog2E) + b.y * Exp2((b.x - m) * kLog2E), fmaxf(a.z, b.z), a.w + b.w);
+  }
+};
+
 // What the first sweep finds.
 struct FirstSweep {
   RowSums sums;
+  double others_top;       // largest z of the columns other than the target, as the map gives it; others_max is the same in fp32
+  float others, others_z;  // sums over these columns: of e^(z - others_top), and of z with label smoothing
   float others_max;  // largest z of the columns other than the target
   float largest;     // mapped: the logit of the largest z of all
   float max_abs;     // over finite z; infinite if that takes another look (a -inf column)
@@ -99,22 +110,39 @@ struct RowWork {
 
   __device__ __forceinline__ double Z(float logit) const { return C::MAPPED ? ExactMap{a.logit_scale, a.logit_softcap}.Z(logit) : logit; }
 
-  // Calls f(vector, packed, special) for this thread's vectors; all lanes of a warp together, also beyond the row's end. `special` is the same for the
-  // whole warp: some lane's vector holds the target or is not a whole vector of the row. Held vectors come from `held`.
-  template <class F>
-  __device__ __forceinline__ void ForVectors(const uint4* held, const F& f) const {
+  // Calls whole(vector, packed[]) for vectors v, v + GROUP_THREADS, ... of this thread that are columns of the row other than the target, or some(vector, packed)
+  // for one of which that is not so for some lane of the warp; the same of both for all lanes, also beyond the row's end. Held vectors come from `held`.
+  template <class Whole, class Some>
+  __device__ __forceinline__ void ForVectors(const uint4* held, const Whole& whole, const Some& some) const {
+    constexpr int kStep = C::GROUP_THREADS, kMany = C::IN_FLIGHT;
     const int target_vector = (target + reader.head) / kElements;
-    const auto call = [&](int first, const uint4& q) {
-      const int v = first + group.thread;
-      f(v, q, __any_sync(~0u, v == target_vector || v >= reader.vectors || !reader.IsWhole(v)));
+    const int first_whole = reader.head != 0, end_whole = (reader.head + reader.vocab) / kElements;
+    const auto is_whole = [&](int first, int count) {  // of the warp
+      const int begin = first + group.warp * 32, to_target = target_vector - begin;
+      const bool has_target = static_cast<unsigned>(to_target) < static_cast<unsigned>(count * kStep) && (to_target & (kStep - 1)) < 32;
+      return begin >= first_whole && begin + (count - 1) * kStep + 32 <= end_whole && !has_target;
+    };
+    const auto one = [&](int first, const uint4& q) {
+      const uint4 packed[1] = {q};
+      if (is_whole(first, 1)) whole(first + group.thread, packed);
+      else some(first + group.thread, q);
     };
     if constexpr (C::VECTORS > 0) {
 #pragma unroll
       for (int i = 0; i < C::VECTORS; ++i) {
-        if (i * C::GROUP_THREADS < reader.vectors) call(i * C::GROUP_THREADS, held[i]);
+        if (i * kStep < reader.vectors) one(i * kStep, held[i]);
       }
     } else {
-      for (int first = 0; first < reader.vectors; first += C::GROUP_THREADS) call(first, reader.Load(first + group.thread));
+      for (int first = 0; first < reader.vectors; first += kMany * kStep) {
+        if (kMany > 1 && is_whole(first, kMany)) {
+          uint4 packed[kMany];
+#pragma unroll
+          for (int i = 0; i < kMany; ++i) packed[i] = reader.LoadWhole(first + i * kStep + group.thread);
+          whole(first + group.thread, packed);
+        } else {
+          for (int i = 0; i < kMany && first + i * kStep < reader.vectors; ++i) one(first + i * kStep, reader.Load(first + i * kStep + group.thread));
+        }
+      }
     }
   }
 
@@ -125,42 +153,40 @@ struct RowWork {
       else if constexpr (C::MAPPED) return MappedReduction<T, C::MAP, C::SIGNALS>(map);
       else return Reduction<T, C::SIGNALS>(UnscaledSlopes());
     }();
-    ForVectors(held, [&](int v, const uint4& q, bool special) {
-      if (special) {
-        r.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing);
-      } else if constexpr (C::MAPPED) {
-        r.Take(q, smoothing);
-      } else {
-        const uint4 one[1] = {q};
-        r.Take(one, smoothing);
-      }
-    });
+    ForVectors(
+        held,
+        [&](int, const auto& packed) {
+          if constexpr (C::MAPPED) r.Take(packed[0], smoothing);
+          else r.Take(packed, smoothing);
+        },
+        [&](int v, const uint4& q) { r.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing); });
     FirstSweep f;
     const double exact_z_target = Z(target_logit);
     const float z_target = static_cast<float>(exact_z_target);
     const float z_target_low = fabsf(z_target) < INFINITY ? static_cast<float>(exact_z_target - z_target) : 0.f;
-    float my_max, z_sum = 0.f;
     if constexpr (C::MAPPED) {
-      my_max = r.Largest();
-      z_sum = static_cast<float>(r.SumOfZ());
-    } else {
-      my_max = r.max();
-      if (smoothing) z_sum = r.z_sum.Share(group.lane);
-    }
-    float4 most = group.All(make_float4(WarpMax(my_max), WarpMax(r.LargestMagnitude()), 0.f, 0.f), MaxFour());
-    float part;
-    if constexpr (C::MAPPED) {
+      const float4 most = group.All(make_float4(WarpMax(r.Largest()), WarpMax(r.LargestMagnitude()), 0.f, 0.f), MaxFour());
       f.largest = map.Turned(fmaxf(most.x, map.Turned(target_logit)));
-      most = make_float4(fmaxf(static_cast<float>(Z(map.Turned(most.x))), kLowest), fabsf(static_cast<float>(Z(most.y))), 0.f, 0.f);
-      part = WarpSum(r.Sum(most.x));
+      f.others_top = fmax(Z(map.Turned(most.x)), static_cast<double>(kLowest));
+      f.others_max = static_cast<float>(f.others_top);
+      f.max_abs = fabsf(static_cast<float>(Z(most.y)));
+      const float4 total = group.All(make_float4(WarpSum(r.Sum(f.others_top)), smoothing ? WarpSum(static_cast<float>(r.SumOfZ())) : 0.f, 0.f, 0.f), AddFour());
+      f.others = total.x;
+      f.others_z = total.y;
     } else {
-      part = WarpSum(r.Sum() * Exp2((my_max - most.x) * kLog2E));
+      const float warp_max = WarpMax(r.max());
+      const float4 all = group.All(make_float4(warp_max, WarpSum(r.Sum() * Exp2((r.max() - warp_max) * kLog2E)), WarpMax(r.LargestMagnitude()),
+                                               smoothing ? WarpSum(r.z_sum.Share(group.lane)) : 0.f),
+                                   MergeFour());
+      f.others_top = f.others_max = all.x;
+      f.others = all.y;
+      f.max_abs = all.z;
+      f.others_z = all.w;
     }
-    f.others_max = most.x;
-    const float4 total = group.All(make_float4(part, smoothing ? WarpSum(z_sum) : 0.f, 0.f, 0.f), AddFour());
-    f.sums = CompleteSums(total.x, most.x, z_target, total.y + z_target, 1., z_target_low);
+    const float of_rounded = C::MAPPED ? f.others * ExpExact(f.others_top - f.others_max) : f.others;
+    f.sums = CompleteSums(of_rounded, f.others_max, z_target, f.others_z + z_target, 1., z_target_low);
     const float target_abs = fabsf(z_target);
-    f.max_abs = target_abs < INFINITY ? fmaxf(most.y, target_abs) : most.y;
+    if (target_abs < INFINITY) f.max_abs = fmaxf(f.max_abs, target_abs);
     return f;
   }
 
@@ -207,11 +233,22 @@ struct RowWork {
   template <class Sweep>
   __device__ __forceinline__ Emitted WriteGradient(const uint4* held, Sweep&& sweep, float target_exponential, float restore) const {
     const RowGradient& g = sweep.g;
-    ForVectors(held, [&](int v, const uint4& q, bool special) {
-      uint4 o = special || !g.plain() ? sweep.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors) : sweep.Take(q);
+    const auto some = [&](int v, const uint4& q) {
+      uint4 o = sweep.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors);
       if (g.after != 1.f) o = sweep.After(o);
       if (v < reader.vectors) reader.Store(v, o);
-    });
+    };
+    ForVectors(
+        held,
+        [&](int v, const auto& packed) {
+          constexpr int kCount = sizeof(packed) / sizeof(uint4);
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            if (g.plain()) reader.Store(v + i * C::GROUP_THREADS, sweep.Take(packed[i]));
+            else some(v + i * C::GROUP_THREADS, packed[i]);
+          }
+        },
+        some);
     if constexpr (!C::SIGNALS) return {};
     const float squares = sweep.Squares(group.lane) * restore * restore;
     const float4 all = group.All(make_float4(WarpSum(sweep.Mass()), WarpSum(squares), 0.f, 0.f), AddFour());

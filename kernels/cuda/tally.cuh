@@ -69,6 +69,7 @@ struct RowSignals {
   float max_abs;        // over finite z of the row
   int max_abs_column;   // valid if max_abs reaches the largest of earlier rows
   bool correct;
+  bool hit = true;      // the target is one of the columns at hand
 };
 
 constexpr float kMassError = 1e-3f;
@@ -134,7 +135,7 @@ __device__ __forceinline__ void TallyRows(const CrossEntropyLaunch& a, CtaTally*
   }
   bool clamped = false;
   AddCounts(tally, kFiniteTokens, finite, lane);
-  AddCounts(tally, kTargetHits, finite, lane);
+  AddCounts(tally, kTargetHits, finite && s.hit, lane);
   AddCounts(tally, kCorrectTokens, finite && s.correct, lane);
   AddTerms(tally, kNllSum, l.nll, kLargestTerm, finite, &clamped, lane);
   AddTerms(tally, kObjectiveSum, l.objective, kLargestSquare, finite, &clamped, lane);
@@ -155,11 +156,11 @@ __device__ __forceinline__ void TallyRows(const CrossEntropyLaunch& a, CtaTally*
   RaisePlace(&tally->worst_logit, finite ? OrderedBits(s.max_abs) : 0u,
              [&] { return MakePlace(s.max_abs, position, kPlaceMask - InPlaceRange(s.max_abs_column)); }, lane);
 }
-// The gradients of finite rows.
-__device__ __forceinline__ void TallyGradients(CtaTally* tally, double mass, float squares, bool nonfinite, bool counts, int lane) {
+// The gradients of finite rows. `share`: what their mass should be.
+__device__ __forceinline__ void TallyGradients(CtaTally* tally, double mass, float squares, bool nonfinite, bool counts, int lane, double share = 1.) {
   bool clamped = false;
   AddTerms(tally, kProbabilityMass, mass == mass ? mass : kLargestMass, kLargestMass, counts, &clamped, lane);
-  AddCounts(tally, kMassErrorRows, counts && !(fabs(mass - 1.) < kMassError), lane);
+  AddCounts(tally, kMassErrorRows, counts && !(fabs(mass - share) < kMassError), lane);
   AddCounts(tally, kNonfiniteGradRows, counts && nonfinite, lane);
   if (__any_sync(~0u, squares != 0.f)) AddTerms(tally, kLogitGradSqSum, squares, kLargestSquare, counts && !nonfinite, &clamped, lane);
   AddCounts(tally, kClampedRows, clamped, lane);

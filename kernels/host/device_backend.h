@@ -60,6 +60,15 @@ class DeviceBackend {
   // Inputs, targets and workspace may be null. `plan` is written whole, on LG_OK.
   virtual int PlanLinear(const lg_linear_cross_entropy_args& args, const char* function, lg_linear_plan* plan) = 0;
   virtual int PrepareLinear(const lg_linear_cross_entropy_args& args, const char* function) = 0;
+  // Of checked arguments, with contribution or gathered, or else the logits, on a device. The third: begin, an all-gather over `communicator` (an ncclComm_t)
+  // within `gathered`, finish; gathered_stride is a contribution's bytes.
+  virtual int VocabParallelBegin(const lg_vocab_parallel_args& args, void* contribution, const char* function) = 0;
+  virtual int VocabParallelFinish(const lg_vocab_parallel_args& args, const void* gathered, const char* function) = 0;
+  virtual int VocabParallelCrossEntropy(const lg_vocab_parallel_args& args, void* communicator, void* gathered, const char* function) = 0;
+  // An ncclComm_t on the current device, from the 128 bytes that NCCL makes up on one rank for all.
+  virtual int MakeUniqueId(void* id, const char* function) = 0;
+  virtual int OpenCommunicator(const void* id, std::int32_t group_size, std::int32_t group_index, void** communicator, const char* function) = 0;
+  virtual int CloseCommunicator(void* communicator, const char* function) = 0;
   // True while `stream` is being captured into a graph.
   virtual bool IsCapturing(void* stream) noexcept = 0;
   // Gives the gauge counters on the device of `memory`, or of the stream if that is null, unless it has some on a device already. Returns an lg_code.

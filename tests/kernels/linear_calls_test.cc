@@ -196,7 +196,7 @@ TEST(LinearCalls, ToldThatNoRowCountsACallWritesZeros) {
 // Of 40 rows 32 are unmasked.
 TEST(LinearCalls, RowsBeyondTheToldNumberShow) {
   for (const std::int64_t told : {0, 1, 13, 31}) {
-    for (const std::int64_t chunk_rows : {0, 1, 4, 10}) {
+    for (const std::int64_t chunk_rows : {0, 4, 10}) {
       SCOPED_TRACE(testing::Message() << "told " << told << ", chunks of " << chunk_rows);
       LinearProblem problem = Head();
       problem.chunk_rows = chunk_rows;

@@ -20,9 +20,15 @@
 
 namespace lossgauge::test {
 
+// What a reader waits for after a publish; a device's tests set it.
+inline std::function<void()>& WaitForRecord() {
+  static std::function<void()> wait = [] {};
+  return wait;
+}
+
 class RingTelemetry : public Telemetry {
  public:
-  explicit RingTelemetry(const TelemetryOptions& wanted, std::function<void()> finish = [] {}) : finish_(std::move(finish)) {
+  explicit RingTelemetry(const TelemetryOptions& wanted, std::function<void()> finish = WaitForRecord()) : finish_(std::move(finish)) {
     static std::atomic<int> count{0};
     const std::string name = std::to_string(getpid()) + "-" + std::to_string(count++);
     directory_ = std::filesystem::temp_directory_path() / ("lossgauge-kernels-test-" + name);

@@ -17,6 +17,10 @@
 #include "tests/kernels/c_abi_backend.h"
 #include "tests/kernels/elements.h"
 #include "tests/kernels/vocab_parallel_memory.h"
+#ifdef LOSSGAUGE_TEST_ON_DEVICE
+#include "tests/kernels/cuda_exchange_memory.h"
+#include "tests/kernels/cuda_placement.h"
+#endif
 
 namespace lossgauge::test {
 namespace {
@@ -82,26 +86,36 @@ class ShardedTelemetry final : public Telemetry {
   std::vector<std::unique_ptr<Telemetry>> ranks_;
 };
 
-class ShardedBackend final : public CAbiBackend {
+// All ranks of the group on one device, or on the CPU.
+#ifdef LOSSGAUGE_TEST_ON_DEVICE
+using Placement = CudaPlacement;
+using GatheredMemory = CudaExchangeMemory;
+[[maybe_unused]] const bool kSkips = SkipsWithoutDevice::Install();
+#else
+using Placement = CAbiBackend;
+using GatheredMemory = ExchangeMemory;
+#endif
+
+class ShardedBackend final : public Placement {
  public:
-  std::string Name() const override { return "cpu/" + std::to_string(Ranks()) + " shards/" + lg_cpu_variant(); }
+  std::string Name() const override { return (IsDevice() ? "cuda/" : "cpu/") + std::to_string(Ranks()) + " shards/" + lg_cpu_variant(); }
 
   bool OrdersNearLossesExactly() const override { return false; }
 
   std::unique_ptr<Telemetry> OpenTelemetry(const TelemetryOptions& options) override {
     std::vector<std::unique_ptr<Telemetry>> ranks;
-    for (int rank = 0; rank < Ranks(); ++rank) ranks.push_back(CAbiBackend::OpenTelemetry(options));
+    for (int rank = 0; rank < Ranks(); ++rank) ranks.push_back(Placement::OpenTelemetry(options));
     return std::make_unique<ShardedTelemetry>(std::move(ranks));
   }
 
   Outcome Run(const Problem& problem) override {
     const std::int64_t bytes = ContributionBytes(problem.rows);
-    gathered_ = ExchangeMemory(static_cast<std::size_t>(bytes) * static_cast<std::size_t>(Ranks()));
+    gathered_ = GatheredMemory(static_cast<std::size_t>(bytes) * static_cast<std::size_t>(Ranks()));
     for (const bool finish : {false, true}) {
       finishes_ = finish;
       std::vector<Outcome> parts;
       for (rank_ = 0; rank_ < Ranks(); ++rank_) {
-        parts.push_back(CAbiBackend::Run(PartOf(problem)));
+        parts.push_back(Placement::Run(PartOf(problem)));
         if (parts.back().code != LG_OK) return parts.back();
       }
       if (finish) return Stitched(problem, parts);
@@ -188,7 +202,7 @@ class ShardedBackend final : public CAbiBackend {
   int rank_ = 0;
   bool finishes_ = false;
   std::int64_t begin_ = 0, end_ = 0, vocab_ = 0;
-  ExchangeMemory gathered_;
+  GatheredMemory gathered_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "tests/kernels/check.h"
 #include "tests/kernels/elements.h"
+#include "tests/kernels/vocab_parallel_calls.h"
 
 namespace lossgauge::test {
 namespace {
@@ -95,13 +96,13 @@ bool RankCall::Unwritten() const {
 
 void RankCall::Begin() {
   args.loss.targets = targets.data();  // a test may have put others there
-  code = lg_vocab_parallel_begin(&args, contribution.data());
+  code = CallBegin(args, contribution);
   message = code != LG_OK ? lg_last_error() : "";
 }
 void RankCall::Finish(const ExchangeMemory& gathered) {
   if (code != LG_OK) return;
   if (args.loss.reduction != LG_NONE) args.loss.loss = &loss;
-  code = lg_vocab_parallel_finish(&args, gathered.data());
+  code = CallFinish(args, gathered);
   message = code != LG_OK ? lg_last_error() : "";
 }
 

@@ -375,7 +375,7 @@ LG_API int lg_linear_cross_entropy_prepare(const lg_linear_cross_entropy_args* a
  *     lg_vocab_parallel_finish(&args, gathered)         loss, gradient of the rank's own columns, signals
  *
  * Every rank merges the same bytes in the same order: losses, log_z and loss have the same bits on all ranks, and rows that are not ordinary
- * are so on all of them. No memory of [rows, columns] is taken. A group of one gives the bits of lg_cross_entropy.
+ * are so on all of them. No memory of [rows, columns] is taken. On the CPU, a group of one gives the bits of lg_cross_entropy.
  *
  * A contribution is opaque: 128 + 64 * rows bytes, aligned to 16, layout in kernels/host/vocab_parallel_contribution.h; all ranks need the same version of it.
  *
@@ -387,6 +387,12 @@ LG_API int lg_linear_cross_entropy_prepare(const lg_linear_cross_entropy_args* a
  *    columns that overlap or leave some of [0, vocab_size) uncovered. Returns LG_FAILED_PRECONDITION on every rank that sees it, naming rank, argument and
  *    both values; no output is written and nothing is counted.
  *  - Rows whose target is another one on another rank, or masked on some ranks only: loss, log_z and gradient NaN on all ranks, in no sum; the fingerprints differ.
+ *
+ * On a device (tensors, contribution and gathered in its memory, at most 256 ranks, V up to 2^30) the same calls enqueue on loss.stream and never wait. What others
+ * have sent is there only when the stream comes to it, so that no code can tell of contributions that cannot belong to one loss: the sender whose header says
+ * something else than this rank's counts as not proven, with all its rows, in exchange_bad_rows, and every unmasked row is NaN; of columns that do not cover
+ * [0, vocab_size) once, the sender whose columns begin elsewhere than those before them end, or, if they end too early, the last. lg_vocab_parallel_check
+ * names them from a copy. In a replayed graph `step` and `micro_batch` are those of the capture: a contribution of the replay before is taken for one of this.
  *
  * Signals are those of the rank's own columns where they add up over the group (probability_mass, target_hits, logit_grad_sq_sum) or are maxima
  * (max_abs_logit, whose column counts in the whole vocabulary), and equal on all ranks elsewhere. */
@@ -404,7 +410,7 @@ typedef struct lg_vocab_parallel_args {
   int64_t gathered_stride; /* bytes from one contribution to the next in `gathered`, a multiple of 16; 0 = lg_vocab_parallel_contribution_bytes of rows */
   int64_t reserved[8]; /* of members to come, so that `loss` keeps its place; 0 */
   /* logits [rows, columns]: this rank's columns, columns >= 1; grad_logits likewise. Targets count in the whole vocabulary and are, like all options,
-   * the same on all ranks. vocab_size is not looked at. A device's tensors: LG_UNIMPLEMENTED for now. */
+   * the same on all ranks. vocab_size is not looked at. */
   lg_cross_entropy_args loss;
 } lg_vocab_parallel_args;
 
@@ -416,6 +422,23 @@ LG_API int lg_vocab_parallel_begin(const lg_vocab_parallel_args* args, void* con
 /* `gathered`: group_size contributions. With the arguments of begin; outputs and upstream may be others. For a later upstream call it once more with kept logits
  * and contributions, and without gauge, losses, log_z and loss. */
 LG_API int lg_vocab_parallel_finish(const lg_vocab_parallel_args* args, const void* gathered);
+/* Optional: what the headers in `gathered`, host memory or a copy of a device's, say of the group. LG_FAILED_PRECONDITION names the first rank that has not
+ * answered to this call, or argument, rank and values of contributions that cannot belong to one loss. Rows are not looked at; nothing is written. */
+LG_API int lg_vocab_parallel_check(const lg_vocab_parallel_args* args, const void* gathered);
+
+/* begin, NCCL's all-gather and finish in one call on loss.stream; for tensors on a device. `communicator`: an ncclComm_t of group_size ranks in which this one is
+ * group_index, on the tensors' device, blocking (NCCL's default), and made by the libnccl.so.2 that the process has loaded. `gathered`: group_size contributions
+ * of the caller's device memory, which a later lg_vocab_parallel_finish may use; gathered_stride is 0. May be captured into a graph after one call. Not
+ * between ncclGroupStart and ncclGroupEnd: finish would be enqueued before the exchange (and count it). Collectives of other communicators on the same stream
+ * are as legal as between any two calls of NCCL. LG_UNAVAILABLE: no NCCL, or it failed, with its words; a communicator that is known to have failed is refused
+ * before anything is enqueued. A rank that does not come makes the others' streams wait, as in any collective, until the job ends it by ncclCommAbort or a
+ * timeout of its own; the calls themselves return, and what was not exchanged is then found out by finish. */
+LG_API int lg_vocab_parallel_cross_entropy(const lg_vocab_parallel_args* args, void* communicator, void* gathered);
+/* For jobs without a communicator: one rank makes the 128 bytes of `id` and gives them to all. `open` is for the current device and waits for all ranks. NULL is
+ * allowed in `close`. */
+LG_API int lg_communicator_unique_id(void* id);
+LG_API int lg_communicator_open(const void* id, int32_t group_size, int32_t group_index, void** communicator);
+LG_API int lg_communicator_close(void* communicator);
 
 /* ---- labels of packed documents ------------------------------------------------------------------------------------------ */
 

@@ -27,6 +27,12 @@ class ThrowingBackend final : public DeviceBackend {
   bool IsCapturing(void*) noexcept override { return false; }
   int Adopt(Gauge*, void*, const void*) override { return LG_UNAVAILABLE; }
   int PackLabels(const lg_pack_labels_args&) override { return Fail(); }
+  int VocabParallelBegin(const lg_vocab_parallel_args&, void*, const char*) override { return Fail(); }
+  int VocabParallelFinish(const lg_vocab_parallel_args&, const void*, const char*) override { return Fail(); }
+  int VocabParallelCrossEntropy(const lg_vocab_parallel_args&, void*, void*, const char*) override { return Fail(); }
+  int MakeUniqueId(void*, const char*) override { return Fail(); }
+  int OpenCommunicator(const void*, std::int32_t, std::int32_t, void**, const char*) override { return Fail(); }
+  int CloseCommunicator(void*, const char*) override { return Fail(); }
 
  private:
   static int Fail() {
@@ -57,6 +63,9 @@ class ThrowingDevice : public testing::Test {
     scale_.upstream = logits_;
     lg_pack_labels_args_init(&pack_);
     pack_.cu_seqlens = targets_;
+    lg_vocab_parallel_args_init(&shard_);
+    shard_.vocab_size = 4;
+    shard_.loss = args_;
   }
   void TearDown() override {
     fail = [] { throw std::bad_alloc(); };
@@ -67,6 +76,7 @@ class ThrowingDevice : public testing::Test {
     backward.grad_logits = grad_;
     lg_linear_plan plan{};
     plan.struct_size = sizeof plan;
+    void* communicator = nullptr;
     const struct {
       const char* name;
       std::function<int()> call;
@@ -78,7 +88,13 @@ class ThrowingDevice : public testing::Test {
                    {"lg_linear_cross_entropy_backward", [&] { return lg_linear_cross_entropy_backward(&linear_); }},
                    {"lg_linear_cross_entropy_plan", [&] { return lg_linear_cross_entropy_plan(&linear_, &plan); }},
                    {"lg_linear_cross_entropy_prepare", [&] { return lg_linear_cross_entropy_prepare(&linear_); }},
-                   {"lg_pack_labels", [&] { return lg_pack_labels(&pack_); }}};
+                   {"lg_pack_labels", [&] { return lg_pack_labels(&pack_); }},
+                   {"lg_vocab_parallel_begin", [&] { return lg_vocab_parallel_begin(&shard_, gathered_); }},
+                   {"lg_vocab_parallel_finish", [&] { return lg_vocab_parallel_finish(&shard_, gathered_); }},
+                   {"lg_vocab_parallel_cross_entropy", [&] { return lg_vocab_parallel_cross_entropy(&shard_, &plan, gathered_); }},
+                   {"lg_communicator_unique_id", [&] { return lg_communicator_unique_id(gathered_); }},
+                   {"lg_communicator_open", [&] { return lg_communicator_open(gathered_, 1, 0, &communicator); }},
+                   {"lg_communicator_close", [&] { return lg_communicator_close(gathered_); }}};
     for (const auto& entry : entries) {
       EXPECT_EQ(entry.call(), code) << entry.name;
       EXPECT_THAT(lg_last_error(), HasSubstr(std::string(entry.name) + ": ")) << entry.name;
@@ -93,6 +109,8 @@ class ThrowingDevice : public testing::Test {
   lg_linear_cross_entropy_args linear_;
   lg_scale_gradient_args scale_;
   lg_pack_labels_args pack_;
+  lg_vocab_parallel_args shard_;
+  alignas(16) unsigned char gathered_[192] = {};
 };
 
 TEST_F(ThrowingDevice, NoMemoryIsACode) { ExpectAll(LG_RESOURCE_EXHAUSTED, "no memory for what is kept on the host about a device"); }
