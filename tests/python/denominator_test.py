@@ -1,6 +1,5 @@
 """What a step divides by: over micro-batches and ranks, however many tokens each has."""
 
-import os
 import tempfile
 import unittest
 
@@ -103,10 +102,10 @@ class OneRank(unittest.TestCase):
             self.gauge.accumulate([])
 
 
-def _rank(rank, world, directory, port, results):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+def _rank(rank, world, directory, results):
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
+    # By a file: a port that was free a moment ago may be another test's by now.
+    torch.distributed.init_process_group("gloo", init_method="file://{}/rendezvous".format(directory), rank=rank, world_size=world)
     hidden, labels = batch(12)
     mine = slice(rank * 6, rank * 6 + 6)  # the first rank has one unmasked label, the second six
     gradients = {}
@@ -150,11 +149,7 @@ class TwoRanks(unittest.TestCase):
         context = multiprocessing.get_context("spawn")
         with tempfile.TemporaryDirectory() as directory, context.Manager() as manager:
             results = manager.dict()
-            import socket
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            ranks = [context.Process(target=_rank, args=(rank, 2, directory, port, results)) for rank in range(2)]
+            ranks = [context.Process(target=_rank, args=(rank, 2, directory, results)) for rank in range(2)]
             for process in ranks:
                 process.start()
             for process in ranks:

@@ -1,8 +1,6 @@
 """Logits whose columns are spread over the ranks of a gloo group: the loss and gradient of the whole, the same bits on every rank."""
 
 import datetime
-import os
-import socket
 import tempfile
 import unittest
 
@@ -107,10 +105,11 @@ def _contradictions(world, rank, results):
     results[rank] = said
 
 
-def _start(rank, world, port, body, results):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+def _start(rank, world, directory, body, results):
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    # By a file: a port that was free a moment ago may be another test's by now.
+    torch.distributed.init_process_group("gloo", init_method="file://{}/rendezvous".format(directory), rank=rank, world_size=world,
+                                         timeout=datetime.timedelta(seconds=60))
     body(world, rank, results)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -120,12 +119,9 @@ def _start(rank, world, port, body, results):
 class VocabParallel(unittest.TestCase):
     def run_ranks(self, world, body):
         context = multiprocessing.get_context("spawn")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        with context.Manager() as manager:
+        with tempfile.TemporaryDirectory() as directory, context.Manager() as manager:
             results = manager.dict()
-            ranks = [context.Process(target=_start, args=(rank, world, port, body, results)) for rank in range(world)]
+            ranks = [context.Process(target=_start, args=(rank, world, directory, body, results)) for rank in range(world)]
             for process in ranks:
                 process.start()
             for process in ranks:
