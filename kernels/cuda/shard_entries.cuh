@@ -8,18 +8,23 @@
 namespace lossgauge::cuda {
 
 // warps of a row, rows at once in a CTA: by rising length of rows
-template <class T, int kWarps, int kGroups, bool kSignals>
+template <class T, int kWarps, int kGroups, bool kSignals, int kInFlight>
 struct PlainShard : RowsConfig<T, kWarps, 0, kGroups, kSignals, LogitMap::kNone> {
-  static constexpr int IN_FLIGHT = 4;
+  static constexpr int IN_FLIGHT = kInFlight;
 };
-template <class T, int kShape, bool kSignals>
+template <class T, int kShape, bool kSignals, int kInFlight>
 struct ShardShape;
-template <class T, bool kSignals>
-struct ShardShape<T, 0, kSignals> : PlainShard<T, 1, 8, kSignals> {};
-template <class T, bool kSignals>
-struct ShardShape<T, 1, kSignals> : PlainShard<T, 4, 2, kSignals> {};
-template <class T, bool kSignals>
-struct ShardShape<T, 2, kSignals> : PlainShard<T, 8, 1, kSignals> {};
+template <class T, bool kSignals, int kInFlight>
+struct ShardShape<T, 0, kSignals, kInFlight> : PlainShard<T, 1, 8, kSignals, kInFlight> {};
+template <class T, bool kSignals, int kInFlight>
+struct ShardShape<T, 1, kSignals, kInFlight> : PlainShard<T, 4, 2, kSignals, kInFlight> {};
+template <class T, bool kSignals, int kInFlight>
+struct ShardShape<T, 2, kSignals, kInFlight> : PlainShard<T, 8, 1, kSignals, kInFlight> {};
+// Four CTAs a multiprocessor: the second kernel writes as much as it reads, and has fewer registers to spare.
+template <class T, int kShape>
+using BeginShape = ShardShape<T, kShape, true, 4>;
+template <class T, int kShape, bool kSignals>
+using FinishShape = ShardShape<T, kShape, kSignals, 2>;
 template <class T, LogitMap kMap, bool kSignals>
 struct MappedShard : RowsConfig<T, 8, 0, 1, kSignals, kMap> {};
 
@@ -34,8 +39,8 @@ KernelEntry MakeShardFinishEntry() {
 
 template <class T>
 const KernelEntry& ShardBeginEntryOf(LogitMap map, int shape) {
-  static const KernelEntry plain[kShardShapes] = {MakeShardBeginEntry<ShardShape<T, 0, true>>(), MakeShardBeginEntry<ShardShape<T, 1, true>>(),
-                                                  MakeShardBeginEntry<ShardShape<T, 2, true>>()};
+  static const KernelEntry plain[kShardShapes] = {MakeShardBeginEntry<BeginShape<T, 0>>(), MakeShardBeginEntry<BeginShape<T, 1>>(),
+                                                  MakeShardBeginEntry<BeginShape<T, 2>>()};
   static const KernelEntry scaled = MakeShardBeginEntry<MappedShard<T, LogitMap::kScale, true>>();
   static const KernelEntry capped = MakeShardBeginEntry<MappedShard<T, LogitMap::kCap, true>>();
   static const KernelEntry high = MakeShardBeginEntry<MappedShard<T, LogitMap::kHighCap, true>>();
@@ -45,8 +50,8 @@ const KernelEntry& ShardBeginEntryOf(LogitMap map, int shape) {
 
 template <class T, bool kSignals>
 const KernelEntry& ShardFinishEntryOf(LogitMap map, int shape) {
-  static const KernelEntry plain[kShardShapes] = {MakeShardFinishEntry<ShardShape<T, 0, kSignals>>(), MakeShardFinishEntry<ShardShape<T, 1, kSignals>>(),
-                                                  MakeShardFinishEntry<ShardShape<T, 2, kSignals>>()};
+  static const KernelEntry plain[kShardShapes] = {MakeShardFinishEntry<FinishShape<T, 0, kSignals>>(), MakeShardFinishEntry<FinishShape<T, 1, kSignals>>(),
+                                                  MakeShardFinishEntry<FinishShape<T, 2, kSignals>>()};
   static const KernelEntry scaled = MakeShardFinishEntry<MappedShard<T, LogitMap::kScale, kSignals>>();
   static const KernelEntry capped = MakeShardFinishEntry<MappedShard<T, LogitMap::kCap, kSignals>>();
   static const KernelEntry high = MakeShardFinishEntry<MappedShard<T, LogitMap::kHighCap, kSignals>>();

@@ -129,7 +129,7 @@ __device__ __noinline__ void NameWorstSender(const ShardLaunch& a, const Sender*
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 3) ShardFinishKernel(const __grid_constant__ ShardLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 4) ShardFinishKernel(const __grid_constant__ ShardLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
