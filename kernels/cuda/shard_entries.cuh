@@ -8,25 +8,33 @@
 namespace lossgauge::cuda {
 
 // warps of a row, rows at once in a CTA: by rising length of rows
-template <class T, int kWarps, int kGroups, bool kSignals, int kInFlight>
+template <class T, int kWarps, int kGroups, bool kSignals, int kCtas>
 struct PlainShard : RowsConfig<T, kWarps, 0, kGroups, kSignals, LogitMap::kNone> {
-  static constexpr int IN_FLIGHT = kInFlight;
+  static constexpr int IN_FLIGHT = 4, CTAS = kCtas;  // CTAS: of a multiprocessor, at least
 };
-template <class T, int kShape, bool kSignals, int kInFlight>
-struct ShardShape;
-template <class T, bool kSignals, int kInFlight>
-struct ShardShape<T, 0, kSignals, kInFlight> : PlainShard<T, 1, 8, kSignals, kInFlight> {};
-template <class T, bool kSignals, int kInFlight>
-struct ShardShape<T, 1, kSignals, kInFlight> : PlainShard<T, 4, 2, kSignals, kInFlight> {};
-template <class T, bool kSignals, int kInFlight>
-struct ShardShape<T, 2, kSignals, kInFlight> : PlainShard<T, 8, 1, kSignals, kInFlight> {};
-// Four CTAs a multiprocessor: the second kernel writes as much as it reads, and has fewer registers to spare.
 template <class T, int kShape>
-using BeginShape = ShardShape<T, kShape, true, 4>;
+struct BeginShape;
+template <class T>
+struct BeginShape<T, 0> : PlainShard<T, 1, 8, true, 4> {};
+template <class T>
+struct BeginShape<T, 1> : PlainShard<T, 4, 2, true, 4> {};
+template <class T>
+struct BeginShape<T, 2> : PlainShard<T, 8, 1, true, 4> {};
+// Where as much is written as is read, few rows at once are better than many small groups of warps (measured), unless signals need the registers.
 template <class T, int kShape, bool kSignals>
-using FinishShape = ShardShape<T, kShape, kSignals, 2>;
+struct FinishShape;
+template <class T, bool kSignals>
+struct FinishShape<T, 0, kSignals> : PlainShard<T, 1, 8, kSignals, 3> {};
+template <class T, bool kSignals>
+struct FinishShape<T, 1, kSignals> : PlainShard<T, 4, 2, kSignals, 3> {};
+template <class T>
+struct FinishShape<T, 2, false> : PlainShard<T, 16, 1, false, 2> {};
+template <class T>
+struct FinishShape<T, 2, true> : PlainShard<T, 8, 1, true, 3> {};
 template <class T, LogitMap kMap, bool kSignals>
-struct MappedShard : RowsConfig<T, 8, 0, 1, kSignals, kMap> {};
+struct MappedShard : RowsConfig<T, 8, 0, 1, kSignals, kMap> {
+  static constexpr int CTAS = 2;
+};
 
 template <class C>
 KernelEntry MakeShardBeginEntry() {

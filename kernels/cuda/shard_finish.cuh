@@ -129,7 +129,7 @@ __device__ __noinline__ void NameWorstSender(const ShardLaunch& a, const Sender*
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 4) ShardFinishKernel(const __grid_constant__ ShardLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardFinishKernel(const __grid_constant__ ShardLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
@@ -165,7 +165,6 @@ __global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 4) ShardFinishKern
     group.Sync();
     for (int i = 0; sweeps && i < count; ++i) {
       MergedRow& m = merged[i];
-      if (i + 1 < count && merged[i + 1].kind == RowKind::kOrdinary && a.loss.grad != nullptr) PrefetchRow<C>(a, group, merged[i + 1].row);
       unsigned char* const grad = a.loss.grad == nullptr ? nullptr : a.loss.grad + m.row * a.loss.grad_stride_bytes;
       if (m.kind == RowKind::kLeftOut) {
         if (grad != nullptr) ZeroColumns<C>(group, grad, 0, a.loss.columns);
