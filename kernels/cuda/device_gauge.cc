@@ -110,7 +110,7 @@ CudaGauge::~CudaGauge() {
     (void)cudaHostUnregister(registered_);
   }
   for (StreamSlot& slot : slots_) {
-    if (slot.event != nullptr) (void)cudaEventDestroy(slot.event);
+    if (const cudaEvent_t event = slot.event.load(std::memory_order_acquire)) (void)cudaEventDestroy(event);
   }
   if (published_ != nullptr) (void)cudaEventDestroy(published_);
   if (!captured) {
@@ -130,6 +130,16 @@ CudaGauge::StreamSlot* CudaGauge::Find(cudaStream_t stream) {
     if (slot.key.compare_exchange_strong(found, key, std::memory_order_acq_rel) || found == key) return &slot;
   }
   return nullptr;
+}
+
+cudaError_t CudaGauge::EventOf(StreamSlot* slot, cudaEvent_t* event) {
+  *event = slot->event.load(std::memory_order_acquire);
+  if (*event != nullptr) return cudaSuccess;
+  cudaEvent_t made = nullptr;
+  if (const cudaError_t error = cudaEventCreateWithFlags(&made, cudaEventDisableTiming); error != cudaSuccess) return error;
+  if (slot->event.compare_exchange_strong(*event, made, std::memory_order_acq_rel)) *event = made;
+  else (void)cudaEventDestroy(made);
+  return cudaSuccess;
 }
 
 DeviceCounters* CudaGauge::BeginLaunch(int block, cudaStream_t stream, unsigned long long capture_id) {
@@ -158,8 +168,9 @@ void CudaGauge::EndLaunch(cudaStream_t stream, unsigned long long) {
   if (publish_stream_.load(std::memory_order_relaxed) == KeyOf(stream)) return;
   StreamSlot* slot = Find(stream);
   if (slot == nullptr) return;
-  if (slot->event == nullptr && cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming) != cudaSuccess) return;
-  slot->recorded.store(cudaEventRecord(slot->event, stream) == cudaSuccess, std::memory_order_release);
+  cudaEvent_t event = nullptr;
+  if (EventOf(slot, &event) != cudaSuccess) return;
+  slot->recorded.store(cudaEventRecord(event, stream) == cudaSuccess, std::memory_order_release);
 }
 
 int CudaGauge::Observe(std::int32_t block, const Observed& observed, void* given_stream) {
@@ -184,12 +195,10 @@ int CudaGauge::Publish(const StepEnd& end, void* given_stream) {
     if (key == 0) break;
     if (!slot.used.exchange(false, std::memory_order_acq_rel) || key == KeyOf(stream)) continue;
     if (slot.capture_id.load(std::memory_order_relaxed) != capture_id) continue;
-    cudaError_t error = cudaSuccess;
-    if (!slot.recorded.load(std::memory_order_acquire)) {
-      if (slot.event == nullptr) error = cudaEventCreateWithFlags(&slot.event, cudaEventDisableTiming);
-      if (error == cudaSuccess) error = cudaEventRecord(slot.event, StreamOf(key));
-    }
-    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, slot.event, 0);
+    cudaEvent_t event = nullptr;
+    cudaError_t error = EventOf(&slot, &event);
+    if (error == cudaSuccess && !slot.recorded.load(std::memory_order_acquire)) error = cudaEventRecord(event, StreamOf(key));
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, event, 0);
     if (error != cudaSuccess) return SetCudaError(error, kWhere, "waiting for another stream's loss calls");
   }
   if (capture_id != 0) captured_.store(true, std::memory_order_relaxed);

@@ -44,13 +44,15 @@ class CudaGauge final : public DeviceGauge {
     std::atomic<bool> recorded{false};   // `event` stands behind its last launch
     std::atomic<unsigned long long> capture_id{0};
     std::atomic<std::uint64_t> seen_publish{0};  // number of the publish that it has waited for
-    cudaEvent_t event = nullptr;
+    std::atomic<cudaEvent_t> event{nullptr};     // EventOf
   };
   static constexpr std::size_t kMostStreams = 64;
 
   CudaGauge(Device* device, int block_count) : device_(device), block_count_(block_count) {}
   int SetUp(Gauge* gauge);
   StreamSlot* Find(cudaStream_t stream);
+  // Made when first asked for, by whichever of the stream's threads that is.
+  static cudaError_t EventOf(StreamSlot* slot, cudaEvent_t* event);
 
   Device* const device_;
   const int block_count_;

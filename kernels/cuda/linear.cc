@@ -9,7 +9,6 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_chunks.h"
 #include "kernels/cuda/linear_skip.h"
-#include "kernels/cuda/workspace.h"
 #include "kernels/host/error.h"
 #include "proto/lossgauge/ring/ring_abi.h"
 
@@ -19,8 +18,24 @@ namespace {
 using Args = lg_linear_cross_entropy_args;
 
 constexpr std::int64_t kMostRows = std::int64_t{1} << 30;  // positions of rows are 32-bit numbers
+constexpr std::int64_t kMostRowBytes = (std::int64_t{1} << 31) - 1;
 
 constexpr std::array<Product, 3> kProducts = {Product::kLogits, Product::kGradWeight, Product::kGradHidden};
+
+// Every product of the call, once for each of its shapes: `use` takes product and chunk and returns an lg_code.
+template <class F>
+int ForEachShape(const Chunked& chunked, const F& use) {
+  std::int64_t kinds[Chunked::kKinds];
+  const int count = chunked.Kinds(kinds);
+  for (const Product product : kProducts) {
+    for (int i = 0; chunked.Wants(product) && i < count; ++i) {
+      const auto is_same = [&](std::int64_t before) { return chunked.HasSameShape(product, before, kinds[i]); };
+      if (std::any_of(kinds, kinds + i, is_same)) continue;
+      if (const int code = use(product, kinds[i]); code != LG_OK) return code;
+    }
+  }
+  return LG_OK;
+}
 
 // Rows [begin, end) of the head's gradients become 0.
 cudaError_t ClearHead(const Args& a, std::int64_t begin, std::int64_t end, cudaStream_t stream) {
@@ -38,7 +53,7 @@ cudaError_t ClearHead(const Args& a, std::int64_t begin, std::int64_t end, cudaS
 }
 
 // The bias' gradient from its sums, in rows that CTAs can share.
-cudaError_t FinishBias(const Args& a, const ColumnSumLaunch& from, cudaStream_t stream) {
+cudaError_t FinishBias(const DeviceFacts& device, const Args& a, const ColumnSumLaunch& from, cudaStream_t stream) {
   constexpr int kWidth = 256;
   FinishGradientLaunch f{};
   f.sums = from.sums;
@@ -47,14 +62,14 @@ cudaError_t FinishBias(const Args& a, const ColumnSumLaunch& from, cudaStream_t 
   f.out_dtype = a.head_grad_dtype;
   f.add = a.accumulate != 0;
   f.rows = from.columns / kWidth;
-  cudaError_t error = FinishGradient(f, stream);
+  cudaError_t error = FinishGradient(device, f, stream);
   const std::int64_t done = f.rows * kWidth;
   if (error != cudaSuccess || done == from.columns) return error;
   f.sums += done;
   f.out = static_cast<unsigned char*>(f.out) + done * 2;
   f.rows = 1;
   f.width = from.columns - static_cast<int>(done);
-  return FinishGradient(f, stream);
+  return FinishGradient(device, f, stream);
 }
 
 // What went wrong on the way: a CUDA error or a cuBLASLt status.
@@ -91,15 +106,16 @@ Fault EnqueueChunk(const LinearCall& call, Chunked* chunked, std::int64_t chunk,
 
 Fault EnqueueChunks(const LinearCall& call, Chunked* chunked) {
   const Args& a = call.args;
+  const DeviceFacts& device = call.device->facts();
   const cudaStream_t stream = call.stream;
   const std::int64_t chunks = chunked->chunks();
   cudaError_t error = CompactRows(chunked->rows(), stream);
   if (error != cudaSuccess) return {error, 0, "compaction"};
-  if (error = ClearLeftOut(chunked->rows(), stream); error != cudaSuccess) return {error, 0, "masked rows"};
+  if (error = ClearLeftOut(device, chunked->rows(), stream); error != cudaSuccess) return {error, 0, "masked rows"};
   if (error = ClearHead(a, chunks > 0 ? a.loss.vocab_size : 0, a.columns, stream); error != cudaSuccess) return {error, 0, "padding of the head"};
   FinishGradientLaunch pass;
   if (chunks > 0 && chunked->DiscountWeight(&pass)) {
-    if (error = FinishGradient(pass, stream); error != cudaSuccess) return {error, 0, "head_grad_sq_sum"};
+    if (error = FinishGradient(device, pass, stream); error != cudaSuccess) return {error, 0, "head_grad_sq_sum"};
   }
   // The first chunk always runs: it overwrites the head's gradients. Which one is the last with rows is known in a replay only, so that what ends the call's
   // loss is a launch without rows behind them all.
@@ -119,13 +135,13 @@ Fault EnqueueChunks(const LinearCall& call, Chunked* chunked) {
     }
   }
   if (chunks == 0 || skips) {
-    if (error = LaunchCrossEntropy(call.device->facts(), a.dtype, chunked->EmptyLoss(), stream); error != cudaSuccess) return {error, 0, "loss"};
+    if (error = LaunchCrossEntropy(device, a.dtype, chunked->EmptyLoss(), stream); error != cudaSuccess) return {error, 0, "loss"};
   }
   if (chunks > 0 && chunked->FinishWeight(&pass)) {
-    if (error = FinishGradient(pass, stream); error != cudaSuccess) return {error, 0, "grad_weight"};
+    if (error = FinishGradient(device, pass, stream); error != cudaSuccess) return {error, 0, "grad_weight"};
   }
   if (chunks > 0 && a.grad_bias != nullptr && RoundsHead(a)) {
-    if (error = FinishBias(a, chunked->BiasOf(0), stream); error != cudaSuccess) return {error, 0, "grad_bias"};
+    if (error = FinishBias(device, a, chunked->BiasOf(0), stream); error != cudaSuccess) return {error, 0, "grad_bias"};
   }
   return {};
 }
@@ -133,7 +149,25 @@ Fault EnqueueChunks(const LinearCall& call, Chunked* chunked) {
 int Report(const Fault& fault, const char* function) {
   if (fault.none()) return LG_OK;
   if (fault.error != cudaSuccess) return SetCudaError(fault.error, function, fault.what);
-  return SetError(LG_UNAVAILABLE, "%s: %s: %s", function, fault.what, ProductErrorName(fault.status));
+  return SetError(IsOutOfMemory(fault.status) ? LG_RESOURCE_EXHAUSTED : LG_UNAVAILABLE, "%s: %s: %s", function, fault.what, ProductErrorName(fault.status));
+}
+
+// Rows are counted in bytes by 32-bit numbers, and CUDA's copies and memsets of rows take strides below 2^31 bytes.
+int CheckRowBytes(const Args& a, const char* function) {
+  const std::int64_t bytes = BytesOfType(a.dtype), head_bytes = BytesOfType(a.head_grad_dtype);
+  const struct {
+    const char* name;
+    std::int64_t elements, bytes;
+  } rows[] = {{"width", a.width, bytes},
+              {"hidden_stride", a.hidden_stride, bytes},
+              {"grad_weight_stride", a.grad_weight != nullptr ? a.grad_weight_stride : 0, head_bytes}};
+  for (const auto& row : rows) {
+    const std::int64_t most = kMostRowBytes / row.bytes;
+    if (row.elements <= most) continue;
+    return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected less than 2^31 bytes on a device, %lld elements of %lld, got %lld", function, row.name,
+                    static_cast<long long>(most), static_cast<long long>(row.bytes), static_cast<long long>(row.elements));
+  }
+  return LG_OK;
 }
 
 }  // namespace
@@ -142,10 +176,11 @@ int PlanLinearOnDevice(const Args& a, const char* function, lg_linear_plan* plan
   if (a.logits_dtype != a.dtype) {
     return SetError(LG_UNIMPLEMENTED, "%s: logits_dtype: expected dtype (%d) on a device, got %d", function, a.dtype, a.logits_dtype);
   }
-  if (a.rows > kMostRows || a.width > kMostRows || a.columns > kMostRows) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: rows, width, columns: expected at most 2^30 on a device, got %lld, %lld, %lld", function,
-                    static_cast<long long>(a.rows), static_cast<long long>(a.width), static_cast<long long>(a.columns));
+  if (a.rows > kMostRows || a.columns > kMostRows) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: rows, columns: expected at most 2^30 on a device, got %lld, %lld", function, static_cast<long long>(a.rows),
+                    static_cast<long long>(a.columns));
   }
+  if (const int code = CheckRowBytes(a, function); code != LG_OK) return code;
   LinearMemory memory;
   memory.logits_row = LogitsStride(a) * BytesOfType(a.dtype);
   memory.other_row = a.width * BytesOfType(a.dtype) + 24;
@@ -163,31 +198,34 @@ int PlanLinearOnDevice(const Args& a, const char* function, lg_linear_plan* plan
 }
 
 int BeginLinear(const Args& args, Device* device, bool capturing, const char* function, LinearCall* call) {
-  *call = LinearCall{args, {}, device, static_cast<unsigned char*>(args.workspace), static_cast<cudaStream_t>(args.loss.stream), capturing, function, nullptr};
+  call->args = args;
+  call->device = device;
+  call->workspace = static_cast<unsigned char*>(args.workspace);
+  call->stream = static_cast<cudaStream_t>(args.loss.stream);
+  call->capturing = capturing;
+  call->function = function;
   if (const int code = PlanLinearOnDevice(args, function, &call->plan); code != LG_OK) return code;
   const char* why = "";
   call->products = Products::Get(device->facts().ordinal, &why);
   if (call->products == nullptr) return SetError(LG_UNAVAILABLE, "%s: cuBLASLt, which multiplies on a device, cannot be loaded: %s", function, why);
   if (call->workspace == nullptr) {
-    cudaError_t error = cudaSuccess;
-    call->workspace = static_cast<unsigned char*>(WorkspaceOf(device->facts().ordinal, call->stream, static_cast<std::size_t>(call->plan.workspace_bytes), capturing, &error));
+    const cudaError_t error =
+        HoldWorkspace(device->facts().ordinal, call->stream, static_cast<std::size_t>(call->plan.workspace_bytes), capturing, &call->held);
     if (error == cudaErrorStreamCaptureUnsupported) {
       (void)cudaGetLastError();
       return SetError(LG_FAILED_PRECONDITION, "%s: workspace: taking %lld bytes cannot be captured; call lg_linear_cross_entropy_prepare on the stream before, or give one",
                       function, static_cast<long long>(call->plan.workspace_bytes));
     }
-    if (call->workspace == nullptr) return SetCudaError(error, function, "workspace");
+    if (error != cudaSuccess) return SetCudaError(error, function, "workspace");
+    call->workspace = static_cast<unsigned char*>(call->held.memory);
   }
   const Chunked chunked(*call, CrossEntropyLaunch{});
-  for (const std::int64_t chunk : {std::int64_t{0}, std::int64_t{1}, chunked.chunks() - 1}) {  // all others are like the second
-    if (chunk < 0 || chunk >= chunked.chunks()) continue;
-    for (const Product product : kProducts) {
-      if (!chunked.Wants(product)) continue;
-      const int status = call->products->Choose(chunked.ShapeOf(product, chunk), chunked.Operands());
-      if (status != 0) return SetError(LG_UNIMPLEMENTED, "%s: cuBLASLt has no algorithm for one of its products: %s", function, ProductErrorName(status));
-    }
-  }
-  return LG_OK;
+  return ForEachShape(chunked, [&](Product product, std::int64_t chunk) {
+    const int status = call->products->Choose(chunked.ShapeOf(product, chunk), chunked.Operands());
+    if (status == 0) return static_cast<int>(LG_OK);
+    if (IsOutOfMemory(status)) return Report({cudaSuccess, status, "choosing an algorithm for a product"}, function);
+    return SetError(LG_UNIMPLEMENTED, "%s: cuBLASLt has no algorithm for one of its products: %s", function, ProductErrorName(status));
+  });
 }
 
 unsigned long long LinearPresent(const LinearCall& call) {
@@ -198,7 +236,7 @@ unsigned long long LinearPresent(const LinearCall& call) {
   return present;
 }
 
-int EnqueueLinear(const LinearCall& call, const CrossEntropyLaunch& loss) {
+int EnqueueLinear(const LinearCall& call, const CrossEntropyLaunch& loss) noexcept {
   Chunked chunked(call, loss);
   const Fault fault = EnqueueChunks(call, &chunked);
   // The scratch serves other launches later, and the launch that would have cleared it may never have come.
@@ -208,31 +246,25 @@ int EnqueueLinear(const LinearCall& call, const CrossEntropyLaunch& loss) {
 
 namespace {
 
-// Products of a chunk, with the caller's gradients left as they are.
-int TuneChunk(const LinearCall& call, const Chunked& chunked, std::int64_t chunk) {
-  const Args& a = call.args;
-  const ProductOperands operands = chunked.Operands();
-  for (const Product product : kProducts) {
-    if (!chunked.Wants(product)) continue;
-    const ProductShape shape = chunked.ShapeOf(product, chunk), first = chunked.ShapeOf(product, 0);
-    if (chunk > 0 && shape.rows == first.rows && shape.add == first.add) continue;
-    ProductOperands into = operands;
-    void* own = nullptr;
-    if (product == Product::kGradWeight && into.grad_weight == a.grad_weight) {
-      const auto bytes = static_cast<std::size_t>(shape.columns * shape.grad_weight_stride * BytesOfType(shape.out_dtype));
-      cudaError_t error = cudaMallocAsync(&own, bytes, call.stream);
-      if (error == cudaSuccess) error = cudaMemsetAsync(own, 0, bytes, call.stream);
-      if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-        continue;  // no memory to try in: cuBLASLt's first choice serves
-      }
-      into.grad_weight = own;
+// A product of a chunk, with the caller's gradients left as they are.
+int TuneProduct(const LinearCall& call, const Chunked& chunked, Product product, std::int64_t chunk) {
+  const ProductShape shape = chunked.ShapeOf(product, chunk);
+  ProductOperands into = chunked.Operands();
+  void* own = nullptr;
+  if (product == Product::kGradWeight && into.grad_weight == call.args.grad_weight) {
+    const auto bytes = static_cast<std::size_t>(shape.columns * shape.grad_weight_stride * BytesOfType(shape.out_dtype) + kAlignment);
+    cudaError_t error = cudaMallocAsync(&own, bytes, call.stream);
+    if (error == cudaSuccess) error = cudaMemsetAsync(own, 0, bytes, call.stream);
+    if (error != cudaSuccess) {
+      if (own != nullptr) (void)cudaFreeAsync(own, call.stream);
+      (void)cudaGetLastError();
+      return LG_OK;  // no memory to try in: cuBLASLt's first choice serves
     }
-    const int status = call.products->Tune(shape, into, chunked.product_workspace(), call.stream);
-    if (own != nullptr) (void)cudaFreeAsync(own, call.stream);
-    if (status != 0) return Report({cudaSuccess, status, "timing products"}, call.function);
+    into.grad_weight = AlignedLike(call.args.grad_weight, own);
   }
-  return LG_OK;
+  const int status = call.products->Tune(shape, into, chunked.product_workspace(), call.stream);
+  if (own != nullptr) (void)cudaFreeAsync(own, call.stream);
+  return Report({cudaSuccess, status, "timing products"}, call.function);
 }
 
 }  // namespace
@@ -240,17 +272,17 @@ int TuneChunk(const LinearCall& call, const Chunked& chunked, std::int64_t chunk
 int TuneLinear(const LinearCall& call) {
   const Args& a = call.args;
   const Chunked chunked(call, CrossEntropyLaunch{});
-  if (chunked.chunks() == 0) return LG_OK;
-  const std::int64_t rows = chunked.RowsOf(0), row_bytes = a.width * BytesOfType(a.dtype);
-  // Real hidden states: the clocks that a card holds depend on what it multiplies.
-  cudaError_t error = cudaMemcpy2DAsync(chunked.Operands().grad_hidden, static_cast<std::size_t>(row_bytes), a.hidden, static_cast<std::size_t>(a.hidden_stride * BytesOfType(a.dtype)),
-                                        static_cast<std::size_t>(row_bytes), static_cast<std::size_t>(std::min(rows, a.rows)), cudaMemcpyDeviceToDevice, call.stream);
-  if (error != cudaSuccess) return SetCudaError(error, call.function, "copy of hidden");
-  // The first chunk, the second, which adds to the head's gradient, and a last one of fewer rows, where what is best for others need not be.
-  for (std::int64_t chunk = 0; chunk < chunked.chunks(); ++chunk) {
-    if (const int code = TuneChunk(call, chunked, chunk); code != LG_OK) return code;
+  cudaError_t error = cudaSuccess;
+  if (chunked.chunks() > 0) {
+    const std::int64_t rows = std::min(chunked.RowsOf(0), a.rows), row_bytes = a.width * BytesOfType(a.dtype);
+    // Real hidden states: the clocks that a card holds depend on what it multiplies.
+    error = cudaMemcpy2DAsync(chunked.Operands().grad_hidden, static_cast<std::size_t>(row_bytes), a.hidden, static_cast<std::size_t>(a.hidden_stride * BytesOfType(a.dtype)),
+                              static_cast<std::size_t>(row_bytes), static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, call.stream);
+    if (error != cudaSuccess) return SetCudaError(error, call.function, "copy of hidden");
   }
+  const int code = ForEachShape(chunked, [&](Product product, std::int64_t chunk) { return TuneProduct(call, chunked, product, chunk); });
   error = cudaStreamSynchronize(call.stream);
+  if (code != LG_OK) return code;
   return error == cudaSuccess ? LG_OK : SetCudaError(error, call.function, "timing products");
 }
 

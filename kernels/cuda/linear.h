@@ -5,37 +5,39 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/workspace.h"
 #include "kernels/include/lossgauge/lossgauge.h"
 
 namespace lossgauge::cuda {
 
 class Products;
 
-// A call that can be enqueued: what it takes is known, there, and refused nothing.
+// A call that can be enqueued: what it takes is known, there, and refused nothing. Holds the stream's workspace, unless the caller gave one, until it is gone.
 struct LinearCall {
-  lg_linear_cross_entropy_args args;
-  lg_linear_plan plan;
-  Device* device;
-  unsigned char* workspace;
-  cudaStream_t stream;
-  bool capturing;
-  const char* function;
-  Products* products;
+  lg_linear_cross_entropy_args args{};
+  lg_linear_plan plan{};
+  Device* device = nullptr;
+  unsigned char* workspace = nullptr;
+  cudaStream_t stream = nullptr;
+  bool capturing = false;
+  const char* function = "";
+  Products* products = nullptr;
+  HeldWorkspace held;
 };
 
 // Of checked arguments, whatever the device. Returns an lg_code.
 int PlanLinearOnDevice(const lg_linear_cross_entropy_args& args, const char* function, lg_linear_plan* plan) noexcept;
 
-// Everything that can fail without a launch: memory, cuBLASLt, an algorithm for every product. Returns an lg_code.
+// Everything that can fail without a launch: memory, cuBLASLt, an algorithm for every product. Returns an lg_code. May throw std::bad_alloc.
 int BeginLinear(const lg_linear_cross_entropy_args& args, Device* device, bool capturing, const char* function, LinearCall* call);
 
 // LG_HAS_* that such a call vouches for beyond those of its loss.
 unsigned long long LinearPresent(const LinearCall& call);
 
 // Enqueues. `loss`: what MakeLaunch made of args.loss, with scratch and counters. Returns an lg_code.
-int EnqueueLinear(const LinearCall& call, const CrossEntropyLaunch& loss);
+int EnqueueLinear(const LinearCall& call, const CrossEntropyLaunch& loss) noexcept;
 
-// Chooses the products' algorithms by timing them on the call's stream. Waits. Returns an lg_code.
+// Chooses the products' algorithms by timing them on the call's stream. Waits, so that a workspace taken on it is there for every stream. Returns an lg_code.
 int TuneLinear(const LinearCall& call);
 
 }  // namespace lossgauge::cuda

@@ -24,6 +24,11 @@ inline constexpr std::int64_t kRowGranule = 64;
 inline std::int64_t LogitsStride(const lg_linear_cross_entropy_args& a) { return RoundUp(a.loss.vocab_size * BytesOfType(a.dtype), kLogitsAlignment) / BytesOfType(a.dtype); }
 inline std::int64_t MostUnmasked(const lg_linear_cross_entropy_args& a) { return a.most_unmasked_rows >= 0 ? std::min(a.rows, a.most_unmasked_rows) : a.rows; }
 
+// What has the alignment of `like`, by which algorithms are chosen, in memory that begins at a multiple of kAlignment and is longer by it.
+inline void* AlignedLike(const void* like, void* memory) {
+  return static_cast<unsigned char*>(memory) + reinterpret_cast<std::uintptr_t>(like) % static_cast<std::uintptr_t>(kAlignment);
+}
+
 inline bool RoundsHead(const lg_linear_cross_entropy_args& a) { return a.head_grad_dtype != LG_FP32; }
 // grad_weight is summed in memory of ours and rounded at the end. With one chunk the product itself rounds, unless its squares are wanted.
 inline bool SumsHeadApart(const lg_linear_cross_entropy_args& a, std::int64_t chunks) {
@@ -77,7 +82,7 @@ class Chunked {
     rows_.width = static_cast<int>(a_.width);
     rows_.losses = loss.losses;
     rows_.log_z = loss.log_z;
-    rows_.most_rows = static_cast<int>(Capacity());
+    rows_.most_rows = static_cast<int>(MostUnmasked(a_));
     rows_.taken = reinterpret_cast<TakenRows*>(at(layout_.taken));
     rows_.row_of = reinterpret_cast<int*>(at(layout_.row_of));
     rows_.slot_of = reinterpret_cast<int*>(at(layout_.slot_of));
@@ -116,11 +121,19 @@ class Chunked {
   const LinearRows& rows() const { return rows_; }
   const CrossEntropyLaunch& loss() const { return loss_; }
   std::int64_t chunks() const { return call_.plan.chunks; }
-  // Rows that the chunks have room for.
-  std::int64_t Capacity() const {
-    std::int64_t capacity = 0;
-    for (std::int64_t chunk = 0; chunk < chunks(); ++chunk) capacity += RowsOf(chunk);
-    return std::min(capacity, a_.rows);
+  // Chunks that all others are like: the first, which overwrites sums, the second, which adds to them, and the last, which may be short. Returns how many there
+  // are.
+  static constexpr int kKinds = 3;
+  int Kinds(std::int64_t (&kinds)[kKinds]) const {
+    int count = 0;
+    for (const std::int64_t chunk : {std::int64_t{0}, std::int64_t{1}, chunks() - 1}) {
+      if (chunk >= count && chunk < chunks()) kinds[count++] = chunk;  // they rise
+    }
+    return count;
+  }
+  bool HasSameShape(Product product, std::int64_t a, std::int64_t b) const {
+    const ProductShape x = ShapeOf(product, a), y = ShapeOf(product, b);
+    return x.rows == y.rows && x.add == y.add;  // the rest is the call's
   }
   std::int64_t RowsOf(std::int64_t chunk) const {
     const std::int64_t left = MostUnmasked(a_) - chunk * call_.plan.chunk_rows;
@@ -206,13 +219,10 @@ class Chunked {
     pass.add = a_.accumulate != 0;
     pass.rows = a_.loss.vocab_size;
     pass.width = static_cast<int>(a_.width);
-    pass.counters = CountsWeight() ? loss_.counters : nullptr;
+    pass.loss = loss_;
+    if (!CountsWeight()) pass.loss.counters = nullptr;
     pass.sign = 1;
     pass.taken = &rows_.taken->count;
-    pass.upstream = loss_.upstream;
-    pass.grad_scale = loss_.grad_scale;
-    pass.denominator = loss_.denominator;
-    pass.denominator_pointer = loss_.denominator_pointer;
     return pass;
   }
 

@@ -5,11 +5,13 @@
 
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/gradient_squares.cuh"
+#include "kernels/cuda/launch_reads.cuh"
 
 namespace lossgauge::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kCtasPerMultiprocessor = 8;
 constexpr int kUnroll = 8;  // loads under way in a thread: nothing else hides their latency
 
 // A thread sums the columns of one 32-bit word.
@@ -54,11 +56,10 @@ __device__ __forceinline__ float RoundTo(void* out, long long index, float x, bo
 // The squares of a CTA's rows, which reach the counters once: they are one place for all. All threads of the CTA.
 class HeadSquares {
  public:
-  explicit __device__ HeadSquares(const FinishGradientLaunch& a) : counts_(a.counters != nullptr && *a.taken != 0) {
+  explicit __device__ HeadSquares(const FinishGradientLaunch& a) : counts_(a.loss.counters != nullptr && *a.taken != 0) {
     if (!counts_) return;
-    denominator_ = a.denominator_pointer != nullptr ? *a.denominator_pointer : a.denominator;
-    scale_ = a.upstream != nullptr ? *a.upstream : 1.f;
-    if (a.grad_scale != nullptr) scale_ *= *a.grad_scale;
+    denominator_ = ReadDenominator(a.loss);
+    scale_ = ReadScale(a.loss, 0);
   }
   __device__ bool counts() const { return counts_; }
   __device__ void AddRow(double squares, int sign) {
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) Finish(const __grid_constant__ Finis
     }
     if (sum.counts()) sum.AddRow(squares - before, a.sign);
   }
-  sum.End(a.counters);
+  sum.End(a.loss.counters);
 }
 
 // Two elements rounded as they are emitted.
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) FinishVectors(const __grid_constant_
     }
     if (sum.counts()) sum.AddRow(squares, a.sign);
   }
-  sum.End(a.counters);
+  sum.End(a.loss.counters);
 }
 
 bool HasVectors(const FinishGradientLaunch& a) {
@@ -164,9 +165,9 @@ cudaError_t SumColumns(const ColumnSumLaunch& a, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t FinishGradient(const FinishGradientLaunch& a, cudaStream_t stream) {
+cudaError_t FinishGradient(const DeviceFacts& device, const FinishGradientLaunch& a, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;
-  const unsigned ctas = static_cast<unsigned>(std::min<long long>(a.rows, 132 * 8));
+  const unsigned ctas = static_cast<unsigned>(std::min<long long>(a.rows, device.multiprocessors * kCtasPerMultiprocessor));
   if (!HasVectors(a)) Finish<<<ctas, kThreads, 0, stream>>>(a);
   else if (a.out_dtype == 2) FinishVectors<__half><<<ctas, kThreads, 0, stream>>>(a);
   else FinishVectors<__nv_bfloat16><<<ctas, kThreads, 0, stream>>>(a);

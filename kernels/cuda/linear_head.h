@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device_counters.h"
+#include "kernels/cuda/launch.h"
 
 namespace lossgauge::cuda {
 
@@ -29,15 +29,12 @@ struct FinishGradientLaunch {
   bool add;               // to what is there, before the one rounding
   long long rows;
   int width;
-  DeviceCounters* counters;  // null = squares are not wanted; else of what is emitted, less of what was there with `add` and `out`
-  int sign;                  // 1, or -1: they come off
-  const int* taken;          // rows that went into the gradient: with none, there is nothing to count
-  const float* upstream;     // one scalar for all; null = 1
-  const float* grad_scale;
-  double denominator;
-  const double* denominator_pointer;  // null = use denominator
+  // The call's: one upstream scalar for all, denominator, counters. With counters, the squares of what is emitted, less of what was there with `add` and `out`.
+  CrossEntropyLaunch loss;
+  int sign;          // 1, or -1: they come off
+  const int* taken;  // rows that went into the gradient: with none, there is nothing to count
 };
-cudaError_t FinishGradient(const FinishGradientLaunch& a, cudaStream_t stream);
+cudaError_t FinishGradient(const DeviceFacts& device, const FinishGradientLaunch& a, cudaStream_t stream);
 
 }  // namespace lossgauge::cuda
 

@@ -5,18 +5,30 @@
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/gradient_squares.cuh"
 #include "kernels/cuda/launch_reads.cuh"
+#include "kernels/host/fingerprint.h"
 #include "kernels/host/tensor_span.h"
 
 namespace lossgauge::cuda {
 namespace {
 
-constexpr int kScanThreads = 1024, kRowThreads = 128;
+constexpr int kScanThreads = 1024, kRowThreads = 128, kCtasPerMultiprocessor = 8;
 
 // The loss launch's arguments by value: kernels cannot follow a pointer to host memory.
 struct RowsLaunch {
   LinearRows rows;
   CrossEntropyLaunch loss;
 };
+
+// An unmasked row that there is no room for. Out of line: there should be none.
+static __device__ __noinline__ void CountWithoutRoom(const CrossEntropyLaunch& a, long long row, long long target) {
+  const long long position = ReadPosition(a, row);
+  Word* const counts = a.counters->counts;
+  atomicAdd(&counts[kUnmaskedTokens], Word{1});
+  atomicAdd(&counts[kNonfiniteRows], Word{1});
+  atomicAdd(&counts[kTargetFingerprint], static_cast<Word>(lg_target_hash(target)));
+  atomicAdd(&counts[kMaskFingerprint], static_cast<Word>(lg_position_hash(position, target)));
+  atomicMax(&a.counters->first_nonfinite_row, kPlaceMask + 1 - InPlaceRange(position));
+}
 
 __global__ void __launch_bounds__(kScanThreads) Compact(const __grid_constant__ RowsLaunch a) {
   __shared__ int of_warps[2][kScanThreads / 32];
@@ -41,17 +53,23 @@ __global__ void __launch_bounds__(kScanThreads) Compact(const __grid_constant__ 
     const int slot = taken + before + __popc(lanes & ((1u << lane) - 1));
     if (row < a.rows.rows) a.rows.slot_of[row] = unmasked ? slot : -1;
     if (unmasked) a.rows.row_of[slot] = row;
+    if (unmasked && slot >= a.rows.most_rows && a.loss.counters != nullptr) CountWithoutRoom(a.loss, row, target);
     taken += __reduce_add_sync(~0u, of_lane);
   }
   bad = __reduce_add_sync(~0u, bad);
   if (lane == 0 && bad != 0) atomicAdd(&bad_rows, static_cast<int>(bad));
   __syncthreads();
   if (t != 0) return;
-  a.rows.taken->count = taken;
+  const int count = min(taken, a.rows.most_rows);
+  a.rows.taken->count = count;
   a.rows.taken->denominator = taken;
-  if (taken > a.rows.most_rows) atomicOr(&a.loss.scratch->nonfinite, 1u);
+  if (count < taken) {
+    atomicOr(&a.loss.scratch->nonfinite, 1u);
+    atomicOr(&a.loss.scratch->unmasked, 1u);
+    if (a.loss.counters != nullptr) atomicOr(&a.loss.counters->absent, Word{LG_HAS_HEAD_GRAD});
+  }
   if (a.loss.counters != nullptr) {
-    const int left_out = a.rows.rows - min(taken, a.rows.most_rows);
+    const int left_out = a.rows.rows - count;
     if (left_out != 0) atomicAdd(&a.loss.counters->counts[kTokens], static_cast<Word>(left_out));
     if (bad_rows != 0) atomicAdd(&a.loss.counters->counts[kBadTargets], static_cast<Word>(bad_rows));
   }
@@ -158,9 +176,9 @@ cudaError_t CompactRows(const LinearRows& a, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t ClearLeftOut(const LinearRows& a, cudaStream_t stream) {
+cudaError_t ClearLeftOut(const DeviceFacts& device, const LinearRows& a, cudaStream_t stream) {
   if (a.rows == 0 || (a.losses == nullptr && a.log_z == nullptr && a.grad_hidden == nullptr)) return cudaSuccess;
-  const unsigned ctas = static_cast<unsigned>(std::min(a.rows, 1056));
+  const unsigned ctas = static_cast<unsigned>(std::min(a.rows, device.multiprocessors * kCtasPerMultiprocessor));
   const RowsLaunch launch = MakeRowsLaunch(a);
   if (a.dtype == 1) Clear<__nv_bfloat16><<<ctas, kRowThreads, 0, stream>>>(launch);
   else if (a.dtype == 2) Clear<__half><<<ctas, kRowThreads, 0, stream>>>(launch);

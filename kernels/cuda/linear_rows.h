@@ -5,14 +5,14 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device_counters.h"
+#include "kernels/cuda/launch.h"
 
 namespace lossgauge::cuda {
 
 // Device memory, written by CompactRows.
 struct alignas(16) TakenRows {
   double denominator;  // unmasked rows
-  int count;           // the same
+  int count;           // those of them that there is room for
 };
 
 // What these kernels know of a call. At most 2^30 rows.
@@ -25,7 +25,7 @@ struct LinearRows {
   int rows, width;
   float *losses, *log_z;  // null = not wanted
   const CrossEntropyLaunch* loss;  // host memory: targets, ignore_index, vocab_size, upstream, grad_scale, denominators, positions, counters, scratch
-  int most_rows;                   // that the chunks have room for
+  int most_rows;                   // that there is room for, in the order of rows
   // The workspace's.
   TakenRows* taken;
   int* row_of;   // [rows] of the taken rows, in order
@@ -37,11 +37,12 @@ struct LinearRows {
   float *chunk_upstream, *chunk_losses, *chunk_log_z;
 };
 
-// Numbers the unmasked rows in order, and counts those left out as tokens seen. Where there are more than most_rows, the launch's loss becomes NaN. One CTA:
-// a long scan, but the order makes the products' sums the same on every run.
+// Numbers the unmasked rows in order, and counts those left out as tokens seen. Those beyond most_rows count as rows that are not finite, the launch's loss
+// becomes NaN, and the squares of the head's gradient, which lacks them, are absent. One CTA: a long scan, but the order makes the products' sums the same on
+// every run.
 cudaError_t CompactRows(const LinearRows& a, cudaStream_t stream);
 // losses, log_z and grad_hidden of the rows left out: 0; NaN where there was no room.
-cudaError_t ClearLeftOut(const LinearRows& a, cudaStream_t stream);
+cudaError_t ClearLeftOut(const DeviceFacts& device, const LinearRows& a, cudaStream_t stream);
 // Taken rows [begin, begin + rows) into the chunk; beyond the last one: zeros and no target.
 cudaError_t GatherRows(const LinearRows& a, int begin, int rows, cudaStream_t stream);
 // The chunk's losses, log_z and gradient of hidden states to where they belong; the squares of the latter into the counters, if there are any: then

@@ -1,5 +1,7 @@
 #include "kernels/cuda/linear_skip.h"
 
+#include <new>
+
 namespace lossgauge::cuda {
 
 #if CUDART_VERSION >= 13000  // 12.4 has conditional nodes behind other signatures: there, every part runs
@@ -23,10 +25,15 @@ cudaError_t Ask(cudaStream_t stream, Captured* c) {
 
 }  // namespace
 
-SkippableParts::SkippableParts(cudaStream_t captured, int parts) : captured_(captured) {
+SkippableParts::SkippableParts(cudaStream_t captured, int parts) noexcept : captured_(captured) {
   Captured c;
   if (body_.error() != cudaSuccess || Ask(captured, &c) != cudaSuccess) {
     (void)cudaGetLastError();
+    return;
+  }
+  try {
+    handles_.reserve(static_cast<std::size_t>(parts));  // before the graph has any of them
+  } catch (const std::bad_alloc&) {
     return;
   }
   for (int i = 0; i < parts; ++i) {
@@ -68,7 +75,7 @@ cudaError_t SkippableParts::End() {
   return cudaStreamEndCapture(body_, &body);
 }
 #else
-SkippableParts::SkippableParts(cudaStream_t captured, int) : captured_(captured) {}
+SkippableParts::SkippableParts(cudaStream_t captured, int) noexcept : captured_(captured) {}
 cudaError_t SkippableParts::Begin(const int*, int) { return cudaErrorNotSupported; }
 cudaError_t SkippableParts::End() { return cudaSuccess; }
 #endif

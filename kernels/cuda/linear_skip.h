@@ -14,8 +14,9 @@ namespace lossgauge::cuda {
 // would forbid are let through (SetUpStream). A part that is begun is ended at the latest here.
 class SkippableParts {
  public:
-  // possible() tells whether the driver has conditional nodes; if not, nothing has been added to the graph. Then Begin and End must not be called.
-  SkippableParts(cudaStream_t captured, int parts);
+  // possible() tells whether the driver has conditional nodes (and the host memory); if not, nothing has been added to the graph. Then Begin and End must not be
+  // called.
+  SkippableParts(cudaStream_t captured, int parts) noexcept;
   ~SkippableParts() { (void)End(); }
   SkippableParts(const SkippableParts&) = delete;
   SkippableParts& operator=(const SkippableParts&) = delete;

@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <tuple>
 #include <vector>
 
+#include "kernels/cuda/candidate_times.h"
 #include "kernels/cuda/cublas_lt.h"
 
 namespace lossgauge::cuda {
@@ -112,6 +114,7 @@ constexpr int kMostCandidates = 8;
 
 // cuBLASLt's candidates for a product, its first choice first.
 cublasStatus_t Candidates(const CublasLt& lt, const Matmul& x, const Description& of, std::vector<cublasLtMatmulHeuristicResult_t>* found, int most) {
+  found->resize(static_cast<std::size_t>(most));
   cublasLtMatmulPreference_t preference = nullptr;
   cublasStatus_t status = lt.MatmulPreferenceCreate(&preference);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -125,7 +128,6 @@ cublasStatus_t Candidates(const CublasLt& lt, const Matmul& x, const Description
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(x.b));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(x.d));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(x.d));
-  found->resize(static_cast<std::size_t>(most));
   int count = 0;
   if (status == CUBLAS_STATUS_SUCCESS) {
     status = lt.MatmulAlgoGetHeuristic(lt.handle, of.desc, of.a, of.b, of.d, of.d, preference, most, found->data(), &count);
@@ -139,6 +141,16 @@ cublasStatus_t Candidates(const CublasLt& lt, const Matmul& x, const Description
 cublasStatus_t Run(const CublasLt& lt, const Matmul& x, const Description& of, const cublasLtMatmulAlgo_t& algorithm, void* workspace, cudaStream_t stream) {
   const float alpha = 1.f, beta = x.add ? 1.f : 0.f;
   return lt.Matmul(lt.handle, of.desc, &alpha, x.a, of.a, x.b, of.b, &beta, x.d, of.d, x.d, of.d, &algorithm, workspace, kProductWorkspaceBytes, stream);
+}
+
+// Of calls whose launches are under way already, when an exception would leave half of them unreported.
+template <class F>
+int WithoutThrowing(const F& call) noexcept {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return CUBLAS_STATUS_ALLOC_FAILED;
+  }
 }
 
 class Event {
@@ -165,6 +177,12 @@ struct Products::Impl {
   const CublasLt* lt;
   std::mutex mutex;
   std::map<Matmul::Key, Choice> choices;  // rows are the key's last word, so that neighbours differ in them alone
+
+  bool IsTuned(const Matmul::Key& key) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto it = choices.find(key);
+    return it != choices.end() && it->second.tuned;
+  }
 
   // The tuned choice for the nearest number of rows that takes this one too.
   bool NearestTuned(const Matmul::Key& key, const Description& of, cublasLtMatmulAlgo_t* algorithm) {
@@ -200,6 +218,41 @@ struct Products::Impl {
     if (choices.size() < kMostChoices) choices[key] = {*algorithm, false};
     return CUBLAS_STATUS_SUCCESS;
   }
+
+  cublasStatus_t Tune(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream) {
+    const Matmul x = MatmulOf(shape, operands);
+    const Matmul::Key key = x.KeyOf(shape.product);
+    if (IsTuned(key)) return CUBLAS_STATUS_SUCCESS;  // another choice would change bits in the middle of a run
+    const Description description(*lt, x);
+    if (description.status() != CUBLAS_STATUS_SUCCESS) return description.status();
+    std::vector<cublasLtMatmulHeuristicResult_t> found;
+    if (const cublasStatus_t status = Candidates(*lt, x, description, &found, kMostCandidates); status != CUBLAS_STATUS_SUCCESS) return status;
+    // In turn and back again, so that every candidate sees the same clocks and other neighbours; the first round only brings the card to the clocks that it
+    // holds under load. After two more, those far behind are out; the others need more rounds to be told apart.
+    constexpr int kRounds = 11, kFirstRounds = 3;
+    const Event begin, end;
+    CandidateTimes times(found.size());
+    for (int round = 0; round < kRounds; ++round) {
+      for (std::size_t turn = 0; turn < found.size(); ++turn) {
+        const std::size_t i = round % 2 == 0 ? turn : found.size() - 1 - turn;
+        if (!times.IsUsable(i)) continue;
+        (void)cudaEventRecord(begin, stream);
+        if (Run(*lt, x, description, found[i].algo, workspace, stream) != CUBLAS_STATUS_SUCCESS) times.LeaveOut(i);
+        (void)cudaEventRecord(end, stream);
+        float ms = 0;
+        if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, begin, end) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
+        if (round > 0) times.Add(i, ms);
+      }
+      if (round + 1 == kFirstRounds) times.LeaveOutSlow();
+    }
+    const int choice = times.Choice();
+    if (choice < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto untuned = [](const auto& each) { return !each.second.tuned; };
+    std::erase_if(choices, untuned);  // their numbers of rows may have a tuned neighbour now
+    choices[key] = {found[static_cast<std::size_t>(choice)].algo, true};
+    return CUBLAS_STATUS_SUCCESS;
+  }
 };
 
 Products* Products::Get(int ordinal, const char** why) {
@@ -217,68 +270,28 @@ Products* Products::Get(int ordinal, const char** why) {
   return products;
 }
 
-int Products::Choose(const ProductShape& shape, const ProductOperands& operands) {
-  const Matmul x = MatmulOf(shape, operands);
-  const Description description(*impl_->lt, x);
-  cublasLtMatmulAlgo_t algorithm;
-  return description.status() != CUBLAS_STATUS_SUCCESS ? description.status() : impl_->Choose(shape.product, x, description, &algorithm);
+int Products::Choose(const ProductShape& shape, const ProductOperands& operands) noexcept {
+  return WithoutThrowing([&] {
+    const Matmul x = MatmulOf(shape, operands);
+    const Description description(*impl_->lt, x);
+    cublasLtMatmulAlgo_t algorithm;
+    return description.status() != CUBLAS_STATUS_SUCCESS ? description.status() : impl_->Choose(shape.product, x, description, &algorithm);
+  });
 }
 
-int Products::Multiply(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream) {
-  const Matmul x = MatmulOf(shape, operands);
-  const Description description(*impl_->lt, x);
-  if (description.status() != CUBLAS_STATUS_SUCCESS) return description.status();
-  cublasLtMatmulAlgo_t algorithm;
-  if (const cublasStatus_t status = impl_->Choose(shape.product, x, description, &algorithm); status != CUBLAS_STATUS_SUCCESS) return status;
-  return Run(*impl_->lt, x, description, algorithm, workspace, stream);
+int Products::Multiply(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream) noexcept {
+  return WithoutThrowing([&] {
+    const Matmul x = MatmulOf(shape, operands);
+    const Description description(*impl_->lt, x);
+    if (description.status() != CUBLAS_STATUS_SUCCESS) return description.status();
+    cublasLtMatmulAlgo_t algorithm;
+    if (const cublasStatus_t status = impl_->Choose(shape.product, x, description, &algorithm); status != CUBLAS_STATUS_SUCCESS) return status;
+    return Run(*impl_->lt, x, description, algorithm, workspace, stream);
+  });
 }
 
-int Products::Tune(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream) {
-  const Matmul x = MatmulOf(shape, operands);
-  const Description description(*impl_->lt, x);
-  if (description.status() != CUBLAS_STATUS_SUCCESS) return description.status();
-  std::vector<cublasLtMatmulHeuristicResult_t> found;
-  if (const cublasStatus_t status = Candidates(*impl_->lt, x, description, &found, kMostCandidates); status != CUBLAS_STATUS_SUCCESS) return status;
-  // In turn and back again, so that every candidate sees the same clocks and other neighbours; the first round only brings the card to the clocks that it holds
-  // under load. After two more, those far behind are out; the others need more rounds to be told apart.
-  constexpr int kRounds = 11, kFirstRounds = 3;
-  constexpr float kFarBehind = 1.2f;
-  const Event begin, end;
-  std::vector<std::vector<float>> times(found.size());
-  std::vector<bool> usable(found.size(), true);
-  const auto median = [&](std::size_t i) {
-    std::nth_element(times[i].begin(), times[i].begin() + static_cast<std::ptrdiff_t>(times[i].size() / 2), times[i].end());
-    return times[i][times[i].size() / 2];
-  };
-  int best = -1;
-  const auto find_best = [&] {
-    best = -1;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      if (usable[i] && !times[i].empty() && (best < 0 || median(i) < median(static_cast<std::size_t>(best)))) best = static_cast<int>(i);
-    }
-  };
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t turn = 0; turn < found.size(); ++turn) {
-      const std::size_t i = round % 2 == 0 ? turn : found.size() - 1 - turn;
-      if (!usable[i]) continue;
-      (void)cudaEventRecord(begin, stream);
-      usable[i] = Run(*impl_->lt, x, description, found[i].algo, workspace, stream) == CUBLAS_STATUS_SUCCESS;
-      (void)cudaEventRecord(end, stream);
-      float ms = 0;
-      if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, begin, end) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
-      if (round > 0) times[i].push_back(ms);
-    }
-    if (round + 1 != kFirstRounds) continue;
-    find_best();
-    for (std::size_t i = 0; i < found.size() && best >= 0; ++i) usable[i] = usable[i] && median(i) <= kFarBehind * median(static_cast<std::size_t>(best));
-  }
-  find_best();
-  if (best < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-  std::lock_guard<std::mutex> lock(impl_->mutex);
-  const auto untuned = [](const auto& choice) { return !choice.second.tuned; };
-  std::erase_if(impl_->choices, untuned);  // their numbers of rows may have a tuned neighbour now
-  impl_->choices[x.KeyOf(shape.product)] = {found[static_cast<std::size_t>(best)].algo, true};
-  return CUBLAS_STATUS_SUCCESS;
+int Products::Tune(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream) noexcept {
+  return WithoutThrowing([&] { return impl_->Tune(shape, operands, workspace, stream); });
 }
 
 const char* ProductErrorName(int status) {
@@ -293,5 +306,7 @@ const char* ProductErrorName(int status) {
     default: return "a cuBLASLt error";
   }
 }
+
+bool IsOutOfMemory(int status) { return status == CUBLAS_STATUS_ALLOC_FAILED; }
 
 }  // namespace lossgauge::cuda

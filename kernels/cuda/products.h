@@ -45,12 +45,13 @@ class Products {
   // All return 0, or a cublasStatus_t (ProductErrorName).
   //
   // Chooses the algorithm of a shape: the one that was tuned for it, else for the nearest number of rows that serves here too, else cuBLASLt's first choice.
-  int Choose(const ProductShape& shape, const ProductOperands& operands);
+  int Choose(const ProductShape& shape, const ProductOperands& operands) noexcept;
   // Enqueues the product, with what Choose chooses.
-  int Multiply(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream);
+  int Multiply(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream) noexcept;
 
-  // Times cuBLASLt's candidates for the shape on `stream`, in turn and under load, and keeps the fastest. Waits. Writes the outputs among the operands.
-  int Tune(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream);
+  // Times cuBLASLt's candidates for the shape on `stream`, in turn and under load, and keeps the first that is as good as the fastest; a shape that was tuned
+  // keeps what it has. Waits. Writes the outputs among the operands.
+  int Tune(const ProductShape& shape, const ProductOperands& operands, void* workspace, cudaStream_t stream) noexcept;
 
  private:
   struct Impl;
@@ -59,6 +60,7 @@ class Products {
 };
 
 const char* ProductErrorName(int status);
+bool IsOutOfMemory(int status);
 
 }  // namespace lossgauge::cuda
 

@@ -1,8 +1,6 @@
 // The loss calls of the C ABI: arguments are checked here, all of them, before
 // a byte is written; then the backend runs.
 #include <cstddef>
-#include <exception>
-#include <new>
 
 #include "kernels/cpu/job.h"
 #include "kernels/cpu/parallel.h"
@@ -12,6 +10,7 @@
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
+#include "kernels/host/guarded.h"
 #include "kernels/host/loss_arguments.h"
 #include "kernels/include/lossgauge/lossgauge.h"
 
@@ -42,7 +41,7 @@ int Run(const lg_cross_entropy_args& args, LossPurpose purpose) {
   return LG_OK;
 }
 
-int Guarded(const lg_cross_entropy_args* given, LossPurpose purpose, const char* function) noexcept {
+int CheckAndRun(const lg_cross_entropy_args* given, LossPurpose purpose, const char* function) noexcept {
   lg_cross_entropy_args args;
   if (const int code = ReadArguments(given, function, &args); code != LG_OK) return code;
   if (const int code = CheckArguments(args, function); code != LG_OK) return code;
@@ -59,21 +58,12 @@ int Guarded(const lg_cross_entropy_args* given, LossPurpose purpose, const char*
   if (args.gauge != nullptr && args.gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "%s: gauge: is closed", function);
   if (DeviceBackend* backend = FindDeviceBackend()) {
     const void* where = args.rows > 0 ? args.logits : args.loss;
-    if (backend->DeviceOf(where) >= 0) return backend->CrossEntropy(args, purpose, function);
+    if (backend->DeviceOf(where) >= 0) return Guarded(function, kDeviceBookkeeping, [&] { return backend->CrossEntropy(args, purpose, function); });
   }
   if (args.stream != nullptr) {
     return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
   }
-  try {
-    return Run(args, purpose);
-  } catch (const std::bad_alloc&) {
-    return SetError(LG_RESOURCE_EXHAUSTED,
-                    "%s: no memory for the scratch of one row (%lld columns) "
-                    "for each thread",
-                    function, static_cast<long long>(args.columns));
-  } catch (const std::exception& error) {
-    return SetError(LG_INTERNAL, "%s: %s", function, error.what());
-  }
+  return Guarded(function, "the scratch of a row for each thread", [&] { return Run(args, purpose); });
 }
 
 }  // namespace
@@ -88,15 +78,15 @@ void lg_cross_entropy_args_init(lg_cross_entropy_args* args) {
 }
 
 int lg_cross_entropy(const lg_cross_entropy_args* args) {
-  return lossgauge::Guarded(args, lossgauge::LossPurpose::kForward, "lg_cross_entropy");
+  return lossgauge::CheckAndRun(args, lossgauge::LossPurpose::kForward, "lg_cross_entropy");
 }
 
 int lg_cross_entropy_backward(const lg_cross_entropy_args* args) {
-  return lossgauge::Guarded(args, lossgauge::LossPurpose::kBackward, "lg_cross_entropy_backward");
+  return lossgauge::CheckAndRun(args, lossgauge::LossPurpose::kBackward, "lg_cross_entropy_backward");
 }
 
 int lg_observe_logits(const lg_cross_entropy_args* args) {
-  return lossgauge::Guarded(args, lossgauge::LossPurpose::kObserve, "lg_observe_logits");
+  return lossgauge::CheckAndRun(args, lossgauge::LossPurpose::kObserve, "lg_observe_logits");
 }
 
 void lg_scale_gradient_args_init(lg_scale_gradient_args* args) {
@@ -108,7 +98,9 @@ int lg_scale_gradient(const lg_scale_gradient_args* given) {
   if (const int code = lossgauge::ReadScaleArguments(given, &args); code != LG_OK) return code;
   if (args.rows == 0) return LG_OK;
   if (lossgauge::DeviceBackend* backend = lossgauge::FindDeviceBackend()) {
-    if (backend->DeviceOf(args.grad) >= 0) return backend->ScaleGradient(args);
+    if (backend->DeviceOf(args.grad) >= 0) {
+      return lossgauge::Guarded("lg_scale_gradient", lossgauge::kDeviceBookkeeping, [&] { return backend->ScaleGradient(args); });
+    }
   }
   if (args.stream != nullptr) {
     return lossgauge::SetError(LG_UNIMPLEMENTED, "lg_scale_gradient: stream: expected NULL for a gradient in host memory, got a stream");

@@ -79,7 +79,7 @@ int CheckMemory(const Args& args, const char* function) {
   return LG_OK;
 }
 
-int CheckPointers(const Args& args, LinearCall call, const char* function) {
+int CheckPointers(const Args& args, LinearPurpose purpose, const char* function) {
   if (args.rows > 0 && args.hidden == nullptr) {
     return SetError(LG_INVALID_ARGUMENT, "%s: hidden: expected %lld rows, got NULL", function, Number(args.rows));
   }
@@ -89,7 +89,7 @@ int CheckPointers(const Args& args, LinearCall call, const char* function) {
   if (args.grad_bias != nullptr && args.bias == nullptr) {
     return SetError(LG_INVALID_ARGUMENT, "%s: grad_bias: expected NULL where bias is NULL, got a pointer", function);
   }
-  if (call == LinearCall::kBackward && !WantsGradient(args)) {
+  if (purpose == LinearPurpose::kBackward && !WantsGradient(args)) {
     return SetError(LG_INVALID_ARGUMENT, "%s: grad_hidden, grad_weight, grad_bias: expected where to write a gradient, got NULL for all of them", function);
   }
   return LG_OK;
@@ -169,12 +169,12 @@ int ReadLinearArguments(const Args* given, const char* function, Args* args) noe
   return LG_OK;
 }
 
-int CheckLinearArguments(const Args& args, LinearCall call, const char* function) noexcept {
-  const bool runs = call == LinearCall::kForward || call == LinearCall::kBackward;
+int CheckLinearArguments(const Args& args, LinearPurpose purpose, const char* function) noexcept {
+  const bool runs = purpose == LinearPurpose::kForward || purpose == LinearPurpose::kBackward;
   int code = CheckTypes(args, function);
   if (code == LG_OK) code = CheckShapes(args, function);
   if (code == LG_OK) code = CheckMemory(args, function);
-  if (code == LG_OK && runs) code = CheckPointers(args, call, function);
+  if (code == LG_OK && runs) code = CheckPointers(args, purpose, function);
   if (code != LG_OK) return code;
   lg_cross_entropy_args loss = args.loss;
   loss.logits = &loss;  // there are none to be missed

@@ -9,7 +9,7 @@
 
 namespace lossgauge {
 
-enum class LinearCall { kForward, kBackward, kPlan, kPrepare };
+enum class LinearPurpose { kForward, kBackward, kPlan, kPrepare };
 
 lg_linear_cross_entropy_args DefaultLinearArguments() noexcept;
 
@@ -18,7 +18,7 @@ lg_linear_cross_entropy_args DefaultLinearArguments() noexcept;
 int ReadLinearArguments(const lg_linear_cross_entropy_args* given, const char* function, lg_linear_cross_entropy_args* args) noexcept;
 
 // Of what ReadLinearArguments gave. A plan is made before tensors are: it may lack those that are read, and no two of its pointers are compared.
-int CheckLinearArguments(const lg_linear_cross_entropy_args& args, LinearCall call, const char* function) noexcept;
+int CheckLinearArguments(const lg_linear_cross_entropy_args& args, LinearPurpose purpose, const char* function) noexcept;
 
 // logits_dtype as it is meant: -1 becomes `otherwise`. In args and in args->loss.
 void ResolveLogitsType(lg_linear_cross_entropy_args* args, std::int32_t otherwise) noexcept;

@@ -1,11 +1,10 @@
 // The linear cross-entropy calls of the C ABI: arguments are checked here, all of them, before a byte is written; then the backend runs.
 #include <cstring>
-#include <exception>
-#include <new>
 
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
+#include "kernels/host/guarded.h"
 #include "kernels/host/linear_arguments.h"
 #include "kernels/host/linear_cpu.h"
 #include "kernels/include/lossgauge/lossgauge.h"
@@ -26,9 +25,9 @@ DeviceBackend* BackendOf(const Args& args) {
   return nullptr;
 }
 
-int ReadAndCheck(const Args* given, LinearCall call, const char* function, Args* args, DeviceBackend** backend) {
+int ReadAndCheck(const Args* given, LinearPurpose purpose, const char* function, Args* args, DeviceBackend** backend) {
   if (const int code = ReadLinearArguments(given, function, args); code != LG_OK) return code;
-  if (const int code = CheckLinearArguments(*args, call, function); code != LG_OK) return code;
+  if (const int code = CheckLinearArguments(*args, purpose, function); code != LG_OK) return code;
   *backend = BackendOf(*args);
   ResolveLogitsType(args, *backend != nullptr ? args->dtype : static_cast<std::int32_t>(LG_FP32));
   if (*backend == nullptr && args->loss.stream != nullptr) {
@@ -40,21 +39,16 @@ int ReadAndCheck(const Args* given, LinearCall call, const char* function, Args*
 int Run(const Args* given, LossPurpose purpose, const char* function) noexcept {
   Args args;
   DeviceBackend* backend = nullptr;
-  const LinearCall call = purpose == LossPurpose::kBackward ? LinearCall::kBackward : LinearCall::kForward;
-  if (const int code = ReadAndCheck(given, call, function, &args, &backend); code != LG_OK) return code;
+  const LinearPurpose checked_for = purpose == LossPurpose::kBackward ? LinearPurpose::kBackward : LinearPurpose::kForward;
+  if (const int code = ReadAndCheck(given, checked_for, function, &args, &backend); code != LG_OK) return code;
   if (args.loss.gauge != nullptr && args.loss.gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "%s: gauge: is closed", function);
   if (purpose == LossPurpose::kBackward) {
     args.loss.gauge = nullptr;
     args.loss.losses = args.loss.log_z = args.loss.loss = nullptr;
   }
-  if (backend != nullptr) return backend->LinearCrossEntropy(args, purpose, function);
-  try {
-    return RunLinearOnCpu(args, purpose, function);
-  } catch (const std::bad_alloc&) {
-    return SetError(LG_RESOURCE_EXHAUSTED, "%s: no memory for the workspace; lg_linear_cross_entropy_plan tells its size, memory_budget bounds it", function);
-  } catch (const std::exception& error) {
-    return SetError(LG_INTERNAL, "%s: %s", function, error.what());
-  }
+  if (backend != nullptr) return Guarded(function, kDeviceBookkeeping, [&] { return backend->LinearCrossEntropy(args, purpose, function); });
+  return Guarded(function, "the workspace; lg_linear_cross_entropy_plan tells its size, memory_budget bounds it",
+                 [&] { return RunLinearOnCpu(args, purpose, function); });
 }
 
 int Plan(const Args* given, lg_linear_plan* plan) noexcept {
@@ -66,9 +60,10 @@ int Plan(const Args* given, lg_linear_plan* plan) noexcept {
   }
   Args args;
   DeviceBackend* backend = nullptr;
-  if (const int code = ReadAndCheck(given, LinearCall::kPlan, function, &args, &backend); code != LG_OK) return code;
+  if (const int code = ReadAndCheck(given, LinearPurpose::kPlan, function, &args, &backend); code != LG_OK) return code;
   lg_linear_plan made{};
-  const int code = backend != nullptr ? backend->PlanLinear(args, function, &made) : PlanLinearOnCpu(args, function, &made);
+  const auto plan_on_device = [&] { return backend->PlanLinear(args, function, &made); };
+  const int code = backend != nullptr ? Guarded(function, kDeviceBookkeeping, plan_on_device) : PlanLinearOnCpu(args, function, &made);
   if (code != LG_OK) return code;
   made.struct_size = size;
   std::memcpy(plan, &made, size < sizeof made ? size : sizeof made);
@@ -79,8 +74,8 @@ int Prepare(const Args* given) noexcept {
   const char* function = "lg_linear_cross_entropy_prepare";
   Args args;
   DeviceBackend* backend = nullptr;
-  if (const int code = ReadAndCheck(given, LinearCall::kPrepare, function, &args, &backend); code != LG_OK) return code;
-  if (backend != nullptr) return backend->PrepareLinear(args, function);
+  if (const int code = ReadAndCheck(given, LinearPurpose::kPrepare, function, &args, &backend); code != LG_OK) return code;
+  if (backend != nullptr) return Guarded(function, kDeviceBookkeeping, [&] { return backend->PrepareLinear(args, function); });
   lg_linear_plan plan{};  // nothing to choose and nothing kept on the CPU, but what a call would refuse is refused
   return PlanLinearOnCpu(args, function, &plan);
 }

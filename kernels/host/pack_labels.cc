@@ -4,6 +4,7 @@
 
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
+#include "kernels/host/guarded.h"
 #include "kernels/host/label_reason.h"
 #include "kernels/host/read_structure.h"
 #include "kernels/include/lossgauge/lossgauge.h"
@@ -84,7 +85,7 @@ int RunOnHost(const lg_pack_labels_args& a) {
 int PackLabels(const lg_pack_labels_args& a) {
   if (const int code = Check(a); code != LG_OK) return code;
   if (DeviceBackend* backend = FindDeviceBackend()) {
-    if (backend->DeviceOf(a.cu_seqlens) >= 0) return backend->PackLabels(a);
+    if (backend->DeviceOf(a.cu_seqlens) >= 0) return Guarded(kFunction, kDeviceBookkeeping, [&] { return backend->PackLabels(a); });
     const struct {
       const char* name;
       const void* pointer;

@@ -1,8 +1,6 @@
 // The vocabulary-parallel calls of the C ABI: arguments are checked here, all of them, before a byte is written; then the backend runs.
 #include <cstdint>
 #include <cstring>
-#include <exception>
-#include <new>
 #include <vector>
 
 #include "kernels/cpu/parallel.h"
@@ -13,6 +11,7 @@
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
+#include "kernels/host/guarded.h"
 #include "kernels/host/vocab_parallel_arguments.h"
 #include "kernels/host/vocab_parallel_group.h"
 #include "kernels/include/lossgauge/lossgauge.h"
@@ -21,6 +20,8 @@ namespace lossgauge {
 namespace {
 
 using Args = lg_vocab_parallel_args;
+
+constexpr char kShardScratch[] = "the scratch of a row for each thread and a few words for each rank";
 
 struct ShardLaunch {
   CpuLaunch rows;
@@ -136,17 +137,6 @@ int Finish(const Args& args, const unsigned char* gathered, const char* function
   return LG_OK;
 }
 
-template <class Work>
-int Guarded(const char* function, const Work& work) noexcept {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return SetError(LG_RESOURCE_EXHAUSTED, "%s: no memory for the scratch of one row for each thread and a few words for each rank", function);
-  } catch (const std::exception& error) {
-    return SetError(LG_INTERNAL, "%s: %s", function, error.what());
-  }
-}
-
 }  // namespace
 }  // namespace lossgauge
 
@@ -173,11 +163,11 @@ int lg_vocab_parallel_begin(const lg_vocab_parallel_args* given, void* contribut
   lg_vocab_parallel_args args;
   if (const int code = lossgauge::ReadAndCheck(given, function, &args); code != LG_OK) return code;
   if (const int code = lossgauge::CheckContribution(args, contribution, function); code != LG_OK) return code;
-  return lossgauge::Guarded(function, [&] {
-    if (auto* backend = lossgauge::DeviceBackendOf(args, contribution)) return backend->VocabParallelBegin(args, contribution, function);
-    if (const int code = lossgauge::CheckHost(args, function); code != LG_OK) return code;
-    return lossgauge::Begin(args, static_cast<unsigned char*>(contribution));
-  });
+  if (auto* backend = lossgauge::DeviceBackendOf(args, contribution)) {
+    return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] { return backend->VocabParallelBegin(args, contribution, function); });
+  }
+  if (const int code = lossgauge::CheckHost(args, function); code != LG_OK) return code;
+  return lossgauge::Guarded(function, lossgauge::kShardScratch, [&] { return lossgauge::Begin(args, static_cast<unsigned char*>(contribution)); });
 }
 
 int lg_vocab_parallel_finish(const lg_vocab_parallel_args* given, const void* gathered) {
@@ -185,11 +175,12 @@ int lg_vocab_parallel_finish(const lg_vocab_parallel_args* given, const void* ga
   lg_vocab_parallel_args args;
   if (const int code = lossgauge::ReadAndCheck(given, function, &args); code != LG_OK) return code;
   if (const int code = lossgauge::CheckGathered(args, gathered, function); code != LG_OK) return code;
-  return lossgauge::Guarded(function, [&] {
-    if (auto* backend = lossgauge::DeviceBackendOf(args, gathered)) return backend->VocabParallelFinish(args, gathered, function);
-    if (const int code = lossgauge::CheckHost(args, function); code != LG_OK) return code;
-    return lossgauge::Finish(args, static_cast<const unsigned char*>(gathered), function);
-  });
+  if (auto* backend = lossgauge::DeviceBackendOf(args, gathered)) {
+    return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] { return backend->VocabParallelFinish(args, gathered, function); });
+  }
+  if (const int code = lossgauge::CheckHost(args, function); code != LG_OK) return code;
+  return lossgauge::Guarded(function, lossgauge::kShardScratch,
+                            [&] { return lossgauge::Finish(args, static_cast<const unsigned char*>(gathered), function); });
 }
 
 int lg_vocab_parallel_check(const lg_vocab_parallel_args* given, const void* gathered) {
@@ -197,7 +188,7 @@ int lg_vocab_parallel_check(const lg_vocab_parallel_args* given, const void* gat
   lg_vocab_parallel_args args;
   if (const int code = lossgauge::ReadAndCheck(given, function, &args); code != LG_OK) return code;
   if (const int code = lossgauge::CheckGathered(args, gathered, function); code != LG_OK) return code;
-  return lossgauge::Guarded(function, [&] {
+  return lossgauge::Guarded(function, lossgauge::kShardScratch, [&] {
     auto* backend = lossgauge::FindDeviceBackend();
     if (backend != nullptr && backend->DeviceOf(gathered) >= 0) {
       return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: gathered: expected a copy in host memory, got memory of device %d", function, backend->DeviceOf(gathered));
@@ -226,7 +217,7 @@ int lg_vocab_parallel_cross_entropy(const lg_vocab_parallel_args* given, void* c
     return code;
   }
   if (communicator == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: communicator: expected an ncclComm_t, got NULL", function);
-  return lossgauge::Guarded(function, [&] {
+  return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] {
     auto* backend = lossgauge::DeviceBackendOf(args, gathered);
     return backend != nullptr ? backend->VocabParallelCrossEntropy(args, communicator, gathered, function) : lossgauge::SetNoDevice(function);
   });
@@ -235,7 +226,7 @@ int lg_vocab_parallel_cross_entropy(const lg_vocab_parallel_args* given, void* c
 int lg_communicator_unique_id(void* id) {
   const char* function = "lg_communicator_unique_id";
   if (id == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: id: expected room for 128 bytes, got NULL", function);
-  return lossgauge::Guarded(function, [&] {
+  return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] {
     auto* backend = lossgauge::FindDeviceBackend();
     return backend != nullptr ? backend->MakeUniqueId(id, function) : lossgauge::SetNoDevice(function);
   });
@@ -249,7 +240,7 @@ int lg_communicator_open(const void* id, int32_t group_size, int32_t group_index
   if (group_index < 0 || group_index >= group_size) {
     return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: group_index: expected 0 to group_size - 1 (%d), got %d", function, group_size - 1, group_index);
   }
-  return lossgauge::Guarded(function, [&] {
+  return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] {
     auto* backend = lossgauge::FindDeviceBackend();
     return backend != nullptr ? backend->OpenCommunicator(id, group_size, group_index, communicator, function) : lossgauge::SetNoDevice(function);
   });
@@ -258,7 +249,7 @@ int lg_communicator_open(const void* id, int32_t group_size, int32_t group_index
 int lg_communicator_close(void* communicator) {
   const char* function = "lg_communicator_close";
   if (communicator == nullptr) return LG_OK;
-  return lossgauge::Guarded(function, [&] {
+  return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] {
     auto* backend = lossgauge::FindDeviceBackend();
     return backend != nullptr ? backend->CloseCommunicator(communicator, function) : lossgauge::SetNoDevice(function);
   });

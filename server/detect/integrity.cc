@@ -195,11 +195,17 @@ std::vector<IntegrityBreak> CheckIntegrity(const state::JoinedStep& joined, Kind
   const auto check = [&](const Group& group) {
     any_group = true;
     const auto note = [&can_judge](int kind, bool could) { can_judge[static_cast<std::size_t>(kind)] &= could; };
+    note(kCoverage, CheckCoverage(group, breaks));
+    const std::size_t before = breaks.size();
+    note(kExchange, CheckExchange(group, breaks));
+    if (breaks.size() != before) {
+      // Rows that arrived wrong are in no sum of whoever received them so: what follows would name symptoms.
+      for (const int kind : {kMass, kTargetHits, kAgreement}) note(kind, false);
+      return;
+    }
     note(kMass, CheckMass(group, breaks));
     note(kTargetHits, CheckTargetHits(group, breaks));
     note(kAgreement, CheckAgreement(group, breaks));
-    note(kCoverage, CheckCoverage(group, breaks));
-    note(kExchange, CheckExchange(group, breaks));
   };
   if (joined.layout.tp.size <= 1) {  // the common case, without a map
     Group group(1);

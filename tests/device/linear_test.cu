@@ -1,10 +1,14 @@
 // Linear cross-entropy on a device: the same bits with other work beside it, in a replayed graph whose data and masks change, over micro-batches and streams.
 #include "tests/device/linear_tensors.cuh"
 
+#include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <thread>
 
 #include "tests/device/device_gauge_test.h"
 
@@ -267,6 +271,118 @@ TEST_F(Linear, SeveralStreamsAtOnce) {
     EXPECT_EQ(step.unmasked_tokens, unmasked);
   }
   for (const cudaStream_t stream : streams) ASSERT_CUDA(cudaStreamDestroy(stream));
+}
+
+// Without a workspace of their own both use the stream's: launches of one must not come between those of the other, nor may it be freed between them because
+// the other needs more.
+TEST_F(Linear, TwoThreadsOnOneStream) {
+  constexpr int kTurns = 12, kCalls = 8;
+  const LinearTensors small(300, 128, 3000, 31), large(520, 256, 9000, 32);
+  const LinearTensors* const heads[] = {&small, &large};
+  std::vector<unsigned char> alone[2];
+  std::uint64_t unmasked = 0;
+  for (int i = 0; i < 2; ++i) {
+    heads[i]->Mask([i](std::int64_t row) { return row % (3 + i) == 0; });
+    for (std::int64_t row = 0; row < heads[i]->rows; ++row) unmasked += row % (3 + i) != 0;
+    heads[i]->Clear();
+    const lg_linear_cross_entropy_args args = heads[i]->Args(stream_, 32);
+    ASSERT_LG(lg_linear_cross_entropy(&args));
+    alone[i] = heads[i]->Results();
+  }
+  for (int turn = 0; turn < kTurns; ++turn) {
+    cudaStream_t fresh;  // its workspace begins small, or large
+    ASSERT_CUDA(cudaStreamCreateWithFlags(&fresh, cudaStreamNonBlocking));
+    for (const LinearTensors* head : heads) head->Clear();
+    std::atomic<int> ready{0};
+    int codes[2] = {};
+    const auto call = [&](int i) {
+      lg_linear_cross_entropy_args args = heads[i]->Args(fresh, 32);
+      args.loss.gauge = gauge_;
+      ++ready;
+      while (ready.load() < 2) {
+      }
+      for (int n = 0; n < kCalls && codes[i] == LG_OK; ++n) codes[i] = lg_linear_cross_entropy(&args);
+    };
+    std::thread other(call, 1);
+    call(0);
+    other.join();
+    ASSERT_EQ(codes[0], LG_OK);
+    ASSERT_EQ(codes[1], LG_OK);
+    Publish();
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(alone[i] == heads[i]->Results()) << "head " << i << ", turn " << turn;
+    ASSERT_CUDA(cudaStreamDestroy(fresh));
+  }
+  const std::vector<lg_step_record> steps = Steps();
+  ASSERT_EQ(steps.size(), static_cast<std::size_t>(kTurns));
+  for (const lg_step_record& step : steps) {
+    EXPECT_EQ(step.micro_batches, 2u * kCalls);
+    EXPECT_EQ(step.unmasked_tokens, unmasked * kCalls);
+    EXPECT_EQ(step.nonfinite_rows, 0u);
+  }
+}
+
+TEST_F(Linear, AToldNumberOfRowsHoldsInAReplayToo) {
+  constexpr std::int64_t kRows = 400, kWidth = 64, kVocab = 2000, kChunk = 100, kTold = 230;
+  const LinearTensors head(kRows, kWidth, kVocab, 41);
+  lg_linear_cross_entropy_args args = head.Args(stream_, kChunk);
+  args.most_unmasked_rows = kTold;
+  args.head_grad_signal = 1;
+  args.loss.gauge = gauge_;
+  ASSERT_LG(lg_linear_cross_entropy_prepare(&args));
+  ASSERT_LG(lg_linear_cross_entropy(&args));
+  const Graph graph(stream_, [&] { ASSERT_LG(lg_linear_cross_entropy(&args)); });
+  Publish();
+  for (const std::int64_t unmasked : {230, 200, 100, 99, 1, 0, 231, 260, 400}) {
+    SCOPED_TRACE(testing::Message() << unmasked << " unmasked rows");
+    head.Mask([unmasked](std::int64_t row) { return row >= unmasked; });
+    head.Clear();
+    ASSERT_LG(lg_linear_cross_entropy(&args));
+    Publish();
+    const auto direct = head.Results(), direct_signals = Signals(Steps().back());
+    head.Clear();
+    graph.Launch();
+    Publish();
+    ASSERT_TRUE(direct == head.Results());
+    const lg_step_record step = Steps().back();
+    ASSERT_TRUE(direct_signals == Signals(step));
+    const std::int64_t room = std::min(unmasked, kTold);
+    EXPECT_EQ(step.unmasked_tokens, static_cast<std::uint64_t>(unmasked));
+    EXPECT_EQ(step.finite_tokens, static_cast<std::uint64_t>(room));
+    EXPECT_EQ(step.nonfinite_rows, static_cast<std::uint64_t>(unmasked - room));
+    EXPECT_EQ(std::isnan(head.loss.Read()[0]), unmasked > kTold);
+    const std::vector<float> losses = head.losses.Read();
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const float loss = losses[static_cast<std::size_t>(row)];
+      ASSERT_TRUE(row < room ? loss > 1.f : row < unmasked ? std::isnan(loss) : loss == 0.f) << "row " << row << ": " << loss;
+    }
+  }
+}
+
+// A trainer's gradients often are parts of one buffer, at no particular boundary.
+TEST_F(Linear, AGradientThatIsAViewIsPreparedAndRight) {
+  constexpr std::int64_t kRows = 384, kWidth = 128, kVocab = 4000;
+  const LinearTensors head(kRows, kWidth, kVocab, 51);
+  lg_linear_cross_entropy_args args = head.Args(stream_, 128);
+  ASSERT_LG(lg_linear_cross_entropy(&args));
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+  const std::vector<float> whole = head.grad_weight.Read();
+  const DeviceArray<float> buffer(static_cast<std::size_t>(kVocab * kWidth) + 128);
+  for (const std::size_t offset : {1, 4, 17, 64}) {
+    SCOPED_TRACE(offset);
+    buffer.Set(0xff);
+    args.grad_weight = buffer + offset;
+    ASSERT_LG(lg_linear_cross_entropy_prepare(&args));
+    for (const float x : buffer.Read()) ASSERT_TRUE(std::isnan(x)) << "written while it was prepared";
+    ASSERT_LG(lg_linear_cross_entropy(&args));
+    ASSERT_CUDA(cudaStreamSynchronize(stream_));
+    const std::vector<float> first = buffer.Read();
+    for (std::size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(first[offset + i], whole[i], 2e-5f) << i;  // bf16 logits, perhaps by another algorithm
+    for (std::size_t i = 0; i < first.size(); ++i) ASSERT_EQ(std::isnan(first[i]), i < offset || i >= offset + whole.size()) << i;
+    ASSERT_LG(lg_linear_cross_entropy_prepare(&args));
+    ASSERT_LG(lg_linear_cross_entropy(&args));
+    ASSERT_CUDA(cudaStreamSynchronize(stream_));
+    ASSERT_EQ(std::memcmp(first.data(), buffer.Read().data(), buffer.bytes()), 0) << "to prepare a shape once more changed its bits";
+  }
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ LinearOutcome CAbiBackend::RunLinear(const LinearProblem& problem) {
   args.chunk_rows = problem.chunk_rows;
   args.memory_budget = problem.memory_budget;
   args.head_grad_signal = problem.head_grad_signal;
+  args.most_unmasked_rows = problem.most_unmasked_rows;
   args.loss.vocab_size = part.vocab_size;
   args.loss.targets = Place(targets);
   args.loss.target_dtype = part.target_dtype;

@@ -28,6 +28,7 @@ struct LinearProblem {
   std::int64_t chunk_rows = 0, memory_budget = 0;
   bool gives_workspace = false;  // of the size that the plan asks for, between guard pages
   bool head_grad_signal = true;
+  std::int64_t most_unmasked_rows = -1;
 };
 
 struct LinearOutcome {

@@ -155,6 +155,99 @@ TEST(LinearCalls, ABudgetIsKeptAndChangesNoResult) {
   for (const unsigned char byte : refused.grad_hidden_bytes) ASSERT_EQ(byte, 0xff) << "written before it was refused";
 }
 
+TEST(LinearCalls, AToldNumberOfUnmaskedRowsChangesNoResult) {
+  const struct {
+    std::int64_t rows, told, chunk_rows, chunks;  // a fifth of the rows is masked
+  } cases[] = {{40, 32, 0, 1},   {40, 32, 1, 32},   {40, 32, 7, 5},      {40, 35, 7, 5},     {40, 40, 7, 6},
+               {40, 999, 7, 6},  {40, 32, 32, 1},   {200, 160, 100, 2},  {200, 165, 160, 2}};  // the last chunk of a device has 64 rows of room there
+  for (const auto& each : cases) {
+    for (const int dtype : {LG_FP32, LG_BF16}) {
+      SCOPED_TRACE(testing::Message() << each.told << " of " << each.rows << " rows, chunks of " << each.chunk_rows << ", dtype " << dtype);
+      LinearProblem problem = Head(each.rows);
+      problem.dtype = problem.head_grad_dtype = dtype;
+      problem.chunk_rows = each.chunk_rows;
+      problem.most_unmasked_rows = each.told;
+      problem.gives_workspace = true;
+      ExpectLinearLikeOracle(problem);
+      if (!TestedBackend().IsDevice()) continue;  // it counts for itself
+      EXPECT_EQ(TestedBackend().RunLinear(problem).plan.chunks, each.chunks);
+    }
+  }
+}
+
+TEST(LinearCalls, ToldThatNoRowCountsACallWritesZeros) {
+  LinearProblem problem = Head();
+  problem.loss.targets.assign(40, -100);
+  problem.hidden.assign(40 * 48, NAN);
+  problem.most_unmasked_rows = 0;
+  const LinearObserved observed = RunLinearObserved(problem);
+  ASSERT_EQ(observed.outcome.code, LG_OK) << observed.outcome.message;
+  EXPECT_EQ(observed.outcome.loss, 0.0f);
+  for (const auto* values : {&observed.outcome.grad_hidden, &observed.outcome.grad_weight, &observed.outcome.grad_bias}) {
+    for (const double value : *values) ASSERT_EQ(value, 0.0);
+  }
+  for (const float loss : observed.outcome.losses) EXPECT_EQ(loss, 0.0f);
+  EXPECT_EQ(observed.record.tokens, 40u);
+  EXPECT_EQ(observed.record.unmasked_tokens, 0u);
+  EXPECT_EQ(observed.record.nonfinite_rows, 0u);
+  EXPECT_EQ(observed.record.micro_batches, 1u);
+}
+
+// Of 40 rows 32 are unmasked.
+TEST(LinearCalls, RowsBeyondTheToldNumberShow) {
+  for (const std::int64_t told : {0, 1, 13, 31}) {
+    for (const std::int64_t chunk_rows : {0, 4, 10}) {
+      SCOPED_TRACE(testing::Message() << "told " << told << ", chunks of " << chunk_rows);
+      LinearProblem problem = Head();
+      problem.chunk_rows = chunk_rows;
+      problem.most_unmasked_rows = told;
+      problem.loss.position_base = 500;
+      if (!TestedBackend().IsDevice()) {
+        ExpectLinearLikeOracle(problem);  // it counts for itself
+        continue;
+      }
+      const LinearObserved all = RunLinearObserved(problem);
+      // The same call in which the rows without room are masked.
+      LinearProblem room = problem;
+      room.loss.denominator = 32;
+      std::int64_t unmasked = 0, first_without_room = -1;
+      for (std::size_t row = 0; row < 40; ++row) {
+        std::int64_t& target = room.loss.targets[row];
+        if (target == -100 || ++unmasked <= told) continue;
+        if (first_without_room < 0) first_without_room = static_cast<std::int64_t>(row);
+        target = -100;
+      }
+      ExpectLinearLikeOracle(room);
+      const LinearObserved part = RunLinearObserved(room);
+      ASSERT_EQ(all.outcome.code, LG_OK) << all.outcome.message;
+      EXPECT_TRUE(std::isnan(all.outcome.loss));
+      EXPECT_EQ(all.outcome.grad_weight_bytes, part.outcome.grad_weight_bytes);
+      EXPECT_EQ(all.outcome.grad_bias_bytes, part.outcome.grad_bias_bytes);
+      for (std::size_t row = 0; row < 40; ++row) {
+        const bool has_room = problem.loss.targets[row] == room.loss.targets[row];
+        const auto expect = [&](double got, double right) {
+          EXPECT_TRUE(has_room ? got == right : std::isnan(got)) << "row " << row << ": " << got << ", with room " << right;
+        };
+        expect(all.outcome.losses[row], part.outcome.losses[row]);
+        expect(all.outcome.log_z[row], part.outcome.log_z[row]);
+        for (std::size_t k = 48 * row; k < 48 * (row + 1); ++k) expect(all.outcome.grad_hidden[k], part.outcome.grad_hidden[k]);
+      }
+      problem.most_unmasked_rows = -1;
+      const lg_step_record right = RunLinearObserved(problem).record;
+      EXPECT_EQ(all.record.tokens, right.tokens);
+      EXPECT_EQ(all.record.unmasked_tokens, right.unmasked_tokens);
+      EXPECT_EQ(all.record.mask_fingerprint, right.mask_fingerprint);
+      EXPECT_EQ(all.record.target_fingerprint, right.target_fingerprint);
+      EXPECT_EQ(all.record.denominator_max, right.denominator_max);
+      EXPECT_EQ(all.record.finite_tokens, static_cast<std::uint64_t>(told));
+      EXPECT_EQ(all.record.nonfinite_rows, static_cast<std::uint64_t>(32 - told));
+      EXPECT_EQ(all.record.first_nonfinite_row, 500 + first_without_room);
+      EXPECT_EQ(Value(all.record.nll_sum), Value(part.record.nll_sum));
+      EXPECT_EQ(all.record.present & (LG_HAS_HIDDEN_GRAD | LG_HAS_HEAD_GRAD), LG_HAS_HIDDEN_GRAD) << "squares of a gradient that lacks rows";
+    }
+  }
+}
+
 TEST(LinearCalls, LogitsInAnotherDtypeAreRightOrRefused) {
   LinearProblem problem = Head();
   problem.dtype = LG_BF16;

@@ -3,6 +3,7 @@
 // whole. The seed is fixed: a failure names its round and comes again.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -89,6 +90,10 @@ LinearProblem AnyProblem(Chance& chance, const Shape& shape) {
     problem.accumulate = true;
     for (std::int64_t i = 0; i < shape.columns * shape.width; ++i) problem.grad_weight_before.push_back(grid());
     for (std::int64_t j = 0; j < shape.columns; ++j) problem.grad_bias_before.push_back(grid());
+  }
+  if (chance.OneIn(3)) {
+    const auto is_unmasked = [vocab](std::int64_t target) { return target >= 0 && target < vocab; };
+    problem.most_unmasked_rows = std::count_if(problem.loss.targets.begin(), problem.loss.targets.end(), is_unmasked) + chance.Below(3);
   }
   return problem;
 }

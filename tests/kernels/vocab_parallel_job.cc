@@ -82,6 +82,17 @@ std::string TensorParallelJob::Judge(const std::vector<lg_step_record>& records)
   const auto say = [&says](const std::string& kind, std::optional<std::size_t> rank) {
     says += (says.empty() ? "" : ", ") + kind + (rank ? ": rank " + std::to_string(*rank) : "");
   };
+  std::vector<Shard> sorted = declared_;
+  std::sort(sorted.begin(), sorted.end(), [](const Shard& a, const Shard& b) { return a.offset < b.offset; });
+  std::int64_t next = 0;
+  bool tiled = true;
+  for (const Shard& shard : sorted) tiled = tiled && shard.offset == next, next += shard.columns;
+  if (!tiled || next != vocab_) say("coverage", std::nullopt);
+  const auto worst = std::max_element(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.exchange_bad_rows < b.exchange_bad_rows; });
+  if (worst->exchange_bad_rows != 0) {
+    say("exchange", worst->exchange_bad_sender);
+    return says;  // the sums lack its rows
+  }
   const auto finite = static_cast<double>(records[0].finite_tokens);
   std::optional<std::size_t> off;
   int ranks_off = 0;
@@ -102,14 +113,6 @@ std::string TensorParallelJob::Judge(const std::vector<lg_step_record>& records)
     if (like == 1 && records.size() >= 3) alone = rank;
   }
   if (!agree) say("agreement", alone);
-  std::vector<Shard> sorted = declared_;
-  std::sort(sorted.begin(), sorted.end(), [](const Shard& a, const Shard& b) { return a.offset < b.offset; });
-  std::int64_t next = 0;
-  bool tiled = true;
-  for (const Shard& shard : sorted) tiled = tiled && shard.offset == next, next += shard.columns;
-  if (!tiled || next != vocab_) say("coverage", std::nullopt);
-  const auto worst = std::max_element(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.exchange_bad_rows < b.exchange_bad_rows; });
-  if (worst->exchange_bad_rows != 0) say("exchange", worst->exchange_bad_sender);
   return says.empty() ? "nothing" : says;
 }
 

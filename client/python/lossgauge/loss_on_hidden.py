@@ -42,7 +42,7 @@ def linear_cross_entropy(
     head that are real. Under autocast hidden, weight and bias are taken in its dtype, as torch's linear takes them.
 
     chunk_rows: rows whose logits are held at once; 0: as memory_budget (bytes; 0: a default that keeps the products at full speed) allows.
-    most_unmasked: upper bound of unmasked labels, if known; on a CUDA device chunks beyond it need not run.
+    most_unmasked: upper bound of unmasked labels, if known; on a CUDA device chunks beyond it need not run, and with more of them the loss is NaN.
     """
     options = dict(
         ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,

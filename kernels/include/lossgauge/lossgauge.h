@@ -7,6 +7,8 @@
  *  3. Structures of arguments begin with `struct_size`. Fill them with their ..._init function, then set fields: a
  *     library newer than the caller uses defaults for the fields that the caller does not know.
  *  4. A function that fails has written no output and no telemetry. Arguments are checked before anything is computed.
+ *     One exception: linear cross-entropy on a device is many launches, and a driver or cuBLASLt may refuse one in the middle (LG_UNAVAILABLE,
+ *     LG_RESOURCE_EXHAUSTED). Then outputs are undefined, the step's counters hold part of the call, and a graph being captured is not to be used.
  *  5. `gauge` may be NULL wherever it is an argument of a loss call: no telemetry, the same loss and gradient bits.
  *  6. lg_gauge_open always yields a usable handle unless an argument is invalid. When the ring cannot be made (no space, no
  *     permission, a second producer), it returns the reason and a gauge whose telemetry is off; every later call on it succeeds
@@ -284,20 +286,26 @@ LG_API int lg_observe_logits(const lg_cross_entropy_args* args);
  *
  *   grad_hidden = G W, grad_weight (+)= G^T hidden, grad_bias (+)= column sums of G,  G = d objective / d logits, [chunk, columns]
  *
- * Results do not depend on the chunk size beyond the rounding of fp32 sums; the same chunk size gives the same bits. A row that is not finite is NaN in
- * grad_hidden and makes grad_weight and grad_bias NaN, as its logits' gradient would.
+ * Results do not depend on the chunk size beyond the rounding of fp32 sums; the same chunk size gives the same bits (on a device: by the same algorithms,
+ * see below). A row that is not finite is NaN in grad_hidden and makes grad_weight and grad_bias NaN, as its logits' gradient would.
  *
  * On a device:
  * - With most_unmasked_rows -1, a direct call runs every chunk, since it must not ask the device how many rows there are: 8192 rows of which a quarter is
  *   ignored take 1.00 times the three products over all rows; told, 0.78. A call that is captured into a CUDA graph leaves out at each replay the chunks
  *   that have no unmasked row then (0.785 there), by conditional nodes where the driver has them: such a graph cannot be a child of another one. The bits are
- *   those of the direct call.
+ *   those of the direct call, by the same algorithms.
+ * - Products are cuBLASLt's first choice, or what lg_linear_cross_entropy_prepare found: once for each shape in a process, and another one than the first choice
+ *   only if it is 2 % faster. So bits may differ between calls (and captures) before and after a prepare, between pointers of other alignment, and, where
+ *   times are close to that limit, between processes. Without prepare they do not differ between processes on the same software and device.
+ * - With workspace NULL, a captured call uses the workspace of the stream that it is captured on. Two such graphs of one stream, or one of them and other calls
+ *   on that stream, must not run at the same time, and a replay elsewhere must come behind the call that took the memory (prepare waits for it). Nothing
+ *   detects it, and loss and gradients are wrong then. A graph that may run beside others needs a workspace of its own.
  * - grad_weight in 16 bits takes its fp32 sums in the workspace and one pass over both at the end (3 GB at 128256 x 4096), unless there is but one chunk.
  * - 16-bit logits may be rounded once more before the bias is added.
  *
  * Gradient signals: hidden_grad_sq_sum over rows whose upstream is finite and not 0, absent if one's is not. head_grad_sq_sum is of grad_weight as it stands
  * after the call, less what it was before with `accumulate`: the calls of a step add up to the square of what they leave. Absent with an upstream per
- * token, or if grad_weight is not finite. */
+ * token, or if grad_weight is not finite or lacks rows (most_unmasked_rows). */
 typedef struct lg_linear_cross_entropy_args {
   size_t struct_size;
   /* hidden [rows, width], unit column stride */
@@ -305,7 +313,7 @@ typedef struct lg_linear_cross_entropy_args {
   int32_t dtype; /* of hidden, weight, bias and grad_hidden: LG_FP32, LG_BF16, LG_FP16 */
   int32_t logits_dtype; /* of a chunk of logits; -1 = LG_FP32 on the CPU, `dtype` on a device; else `dtype` or LG_FP32, of which a device refuses any
                            but `dtype` (LG_UNIMPLEMENTED) */
-  int64_t rows, width; /* >= 0, >= 1 */
+  int64_t rows, width; /* >= 0, >= 1; on a device rows of hidden and of grad_weight lie less than 2^31 bytes apart */
   int64_t hidden_stride; /* elements between rows, at least width; 0 = width. The same holds for the other three */
   /* weight [columns, width], unit column stride. Rows from loss.vocab_size on are padding: not read, gradient 0 */
   const void* weight;
@@ -324,10 +332,12 @@ typedef struct lg_linear_cross_entropy_args {
   int64_t chunk_rows; /* rows whose logits are held at once; 0 = as memory_budget allows */
   int64_t memory_budget; /* bytes for chunk and workspace together; 0 = a default that keeps the products at full speed; refused if chunk_rows (or
                             one row) does not fit */
-  void* workspace; /* on the tensors' device, 256-byte aligned, for this call alone until the stream has passed it; NULL = the library's own */
+  void* workspace; /* on the tensors' device, 256-byte aligned, for this call alone until the stream has passed it; NULL = the library's own, one
+                      for each stream of a device, which calls from any thread use one after the other; not for graphs that run at the same time (above) */
   int64_t workspace_bytes; /* of `workspace`; see lg_linear_cross_entropy_plan */
-  int64_t most_unmasked_rows; /* what the caller knows without asking the device; rows beyond it would make loss and losses NaN; -1 = not known: then a
-                                 device runs every chunk, masked or not, except in a replayed graph. The CPU counts for itself */
+  int64_t most_unmasked_rows; /* what the caller knows without asking the device; -1 = not known: then a device runs every chunk, masked or not, except in a
+                                 replayed graph. If more are unmasked, those beyond the first so many get NaN in losses, log_z and grad_hidden, count
+                                 in nonfinite_rows, make `loss` NaN, and are missing in grad_weight and grad_bias. The CPU counts for itself */
   int32_t head_grad_signal; /* 1: head_grad_sq_sum is wanted even where it takes one more pass over grad_weight, or two with `accumulate`; default 0.
                                The CPU always has it, a device without it only where it rounds grad_weight at the end */
   int64_t reserved[8]; /* of members to come, so that `loss` keeps its place; 0 */
@@ -352,8 +362,8 @@ typedef struct lg_linear_plan {
 /* What a call with these arguments takes, on the device that holds hidden (weight, if that is NULL) or else on the CPU. Computes nothing; no pointer is
  * followed, and those of inputs and workspace may be NULL; of a gradient it says whether it is wanted. */
 LG_API int lg_linear_cross_entropy_plan(const lg_linear_cross_entropy_args* args, lg_linear_plan* plan);
-/* Optional, once for each shape on a device: takes the workspace and times the product algorithms under load, which blocks for some seconds. Without
- * it the first call takes the library's first choice. Needed before a call is captured into a graph. Nothing of the arguments is written. */
+/* Optional, once for each shape (and alignment of its pointers) on a device: takes the workspace and times the product algorithms under load, which blocks for
+ * some seconds. Without it a call takes cuBLASLt's first choice. Needed before a call is captured into a graph. Nothing of the arguments is written. */
 LG_API int lg_linear_cross_entropy_prepare(const lg_linear_cross_entropy_args* args);
 
 /* ---- vocabulary-parallel cross-entropy: each rank of a group holds some columns of the logits ----------------------------- */

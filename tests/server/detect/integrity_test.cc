@@ -84,6 +84,22 @@ TEST_F(Integrity, WrongTagsOfTheExchangeNameTheirSender) {
   EXPECT_EQ(breaks[0].rank, 6u);
 }
 
+TEST_F(Integrity, SumsThatLackTheRowsOfABrokenExchangeAreItsSymptoms) {
+  const auto lacks_a_row = [](std::uint32_t rank, lg_step_record& record, std::uint64_t bad_rows) {
+    WithMass(rank, record);
+    record.present |= LG_HAS_EXCHANGE;
+    if (rank != 1) return;
+    record.exchange_bad_rows = bad_rows;
+    record.exchange_bad_sender = 3;
+    record.finite_tokens -= 1;
+    record.nll_sum = lg_fixed128_from_double(1);
+    record.target_hits += 1;
+    record.probability_mass = lg_fixed128_from_double(0.1);
+  };
+  EXPECT_EQ(Broken([&](std::uint32_t rank, lg_step_record& record) { lacks_a_row(rank, record, 1); }), "exchange");
+  EXPECT_EQ(Broken([&](std::uint32_t rank, lg_step_record& record) { lacks_a_row(rank, record, 0); }), "mass target_hits agreement");
+}
+
 TEST_F(Integrity, ShardsThatDoNotTileTheVocabularyBreakCoverage) {
   JudgeScript job(detect::DefaultPolicies().defaults, 1, 2);
   const auto broken = [&](std::int64_t offset, std::int64_t columns) {
