@@ -75,8 +75,8 @@ __device__ __noinline__ void Book(const ShardLaunch& a, const MergedRow& m, bool
       tally->counts[kMaskFingerprint] += of_positions;
       tally->counts[kExchangeBadRows] += all_bad;
     }
-    const long long column = m.max_abs_column + a.own.shard_offset;
-    TallyRows(a.loss, tally, {m.row, m.target, m.sums.z_target, m.max_abs, static_cast<int>(column < INT_MAX ? column : INT_MAX), m.correct, m.hit}, l, counts, lane);
+    const int column = static_cast<int>(min(m.max_abs_column + static_cast<long long>(a.own.shard_offset), static_cast<long long>(INT_MAX)));
+    TallyRows(a.loss, tally, {m.row, m.target, m.sums.z_target, m.max_abs, column, m.correct, m.hit}, l, counts, lane);
     if (a.loss.grad != nullptr) TallyGradients(tally, m.mass, m.squares, m.nonfinite_grad, mine && m.finite, lane, mine ? m.share : 0.f);
   }
 }
