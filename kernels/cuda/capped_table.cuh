@@ -101,7 +101,7 @@ struct TableReduction {
   }
   __device__ __forceinline__ float Largest() const { return WordMax<T>(packed_max); }
   // Relative to e^z.
-  __device__ __forceinline__ float Sum(double z) const { return HasNan<T>(packed_max) ? NAN : (sum0 + sum1) * ExpExact(-z); }
+  __device__ __forceinline__ float Sum(float z) const { return HasNan<T>(packed_max) ? NAN : (sum0 + sum1) * ExpExact(-static_cast<double>(z)); }
   __device__ __forceinline__ double SumOfZ() const { return log_sum.all / kLog2EDouble; }
   __device__ __forceinline__ float LargestMagnitude() const { return fmaxf(WordMax<T>(packed_max), -WordMin<T>(packed_min)); }
 };

@@ -79,11 +79,10 @@ class MappedLogits {
     if (kMap == LogitMap::kCap && reach_ > 110. && at - 180. > -reach_) return {at, static_cast<float>(atanh((at - 180.) / reach_) * cap_ / scale_)};
     return {at, -INFINITY};
   }
-  // Relative to any z.
+  // Relative to the z of some logit, which a scale has rounded by less than a step of fp32.
   __device__ __forceinline__ Reference AtZ(double z) const {
-    if constexpr (kMap != LogitMap::kScale) return AtLog2(z * kLog2EDouble);
-    const double x = z / scale_;
-    return {x, __double2float_ru(x - 150. / steep_)};
+    if constexpr (kMap == LogitMap::kScale) return At(static_cast<float>(z / scale_));
+    else return AtLog2(z * kLog2EDouble);
   }
   // log2(e) * z
   __device__ __forceinline__ double Log2OfExp(float x) const {

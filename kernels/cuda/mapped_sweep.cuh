@@ -82,10 +82,10 @@ struct MappedReduction {
     TakeKept(q, ColumnMask<T>(column, vocab, target, valid), smoothing);
   }
   __device__ __forceinline__ float Largest() const { return WordMax<T>(packed_max); }
-  // Relative to e^z.
-  __device__ __forceinline__ float Sum(double z) const {
+  // Relative to e^z of an x.
+  __device__ __forceinline__ float Sum(float x) const {
     if (HasNan<T>(packed_max)) return NAN;
-    return any ? (sum0 + sum1) * ExpExact(map.Log2OfExp(first) / kLog2EDouble - z) : 0.f;
+    return any ? (sum0 + sum1) * map.Ratio(first, x) : 0.f;
   }
   __device__ __forceinline__ double SumOfZ() const { return z_sum.all; }
   // Of x; infinite if an infinity was among the columns. NaN is not seen.

@@ -169,8 +169,9 @@ struct RowWork {
       f.largest = map.Turned(fmaxf(most.x, map.Turned(target_logit)));
       f.others_top = fmax(Z(map.Turned(most.x)), static_cast<double>(kLowest));
       f.others_max = static_cast<float>(f.others_top);
+      if constexpr (C::TABLE) f.others_top = f.others_max;
       f.max_abs = fabsf(static_cast<float>(Z(most.y)));
-      const float4 total = group.All(make_float4(WarpSum(r.Sum(f.others_top)), smoothing ? WarpSum(static_cast<float>(r.SumOfZ())) : 0.f, 0.f, 0.f), AddFour());
+      const float4 total = group.All(make_float4(WarpSum(r.Sum(C::TABLE ? f.others_max : most.x)), smoothing ? WarpSum(static_cast<float>(r.SumOfZ())) : 0.f, 0.f, 0.f), AddFour());
       f.others = total.x;
       f.others_z = total.y;
     } else {

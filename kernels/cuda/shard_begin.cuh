@@ -57,7 +57,7 @@ static __device__ __noinline__ void WriteShardRow(const ShardLaunch& a, const Re
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 4) ShardBeginKernel(const __grid_constant__ ShardLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardBeginKernel(const __grid_constant__ ShardLaunch a) {
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ ReadRow waiting[C::GROUPS][32];
   if (blockIdx.x == 0 && threadIdx.x < LG_SHARD_HEADER_BYTES / 8) {

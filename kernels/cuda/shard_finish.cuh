@@ -75,8 +75,8 @@ __device__ __noinline__ void Book(const ShardLaunch& a, const MergedRow& m, bool
       tally->counts[kMaskFingerprint] += of_positions;
       tally->counts[kExchangeBadRows] += all_bad;
     }
-    const long long column = m.max_abs_column + a.own.shard_offset;
-    TallyRows(a.loss, tally, {m.row, m.target, m.sums.z_target, m.max_abs, static_cast<int>(column < INT_MAX ? column : INT_MAX), m.correct, m.hit}, l, counts, lane);
+    const int column = static_cast<int>(min(m.max_abs_column + static_cast<long long>(a.own.shard_offset), static_cast<long long>(INT_MAX)));
+    TallyRows(a.loss, tally, {m.row, m.target, m.sums.z_target, m.max_abs, column, m.correct, m.hit}, l, counts, lane);
     if (a.loss.grad != nullptr) TallyGradients(tally, m.mass, m.squares, m.nonfinite_grad, mine && m.finite, lane, mine ? m.share : 0.f);
   }
 }
@@ -129,7 +129,7 @@ __device__ __noinline__ void NameWorstSender(const ShardLaunch& a, const Sender*
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 3) ShardFinishKernel(const __grid_constant__ ShardLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardFinishKernel(const __grid_constant__ ShardLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
@@ -165,7 +165,6 @@ __global__ void __launch_bounds__(C::THREADS, C::MAPPED ? 2 : 3) ShardFinishKern
     group.Sync();
     for (int i = 0; sweeps && i < count; ++i) {
       MergedRow& m = merged[i];
-      if (i + 1 < count && merged[i + 1].kind == RowKind::kOrdinary && a.loss.grad != nullptr) PrefetchRow<C>(a, group, merged[i + 1].row);
       unsigned char* const grad = a.loss.grad == nullptr ? nullptr : a.loss.grad + m.row * a.loss.grad_stride_bytes;
       if (m.kind == RowKind::kLeftOut) {
         if (grad != nullptr) ZeroColumns<C>(group, grad, 0, a.loss.columns);

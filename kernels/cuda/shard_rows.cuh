@@ -23,7 +23,8 @@ template <class C>
 __device__ __forceinline__ RowWork<C> WorkOnRow(const ShardLaunch& a, const Group<C>& group, const typename C::Map& map, long long row, int local) {
   using E = Element<typename C::T>;
   const unsigned char* const from = a.loss.logits + row * a.loss.row_stride_bytes;
-  return {a.loss, group, map, 0u, RowReader<typename C::T>(a.loss, row), local, local == kNoTarget ? NAN : E::Load(from + static_cast<long long>(local) * E::kBytes)};
+  const float target_logit = local == kNoTarget ? NAN : E::Load(from + static_cast<long long>(local) * E::kBytes);
+  return {a.loss, group, map, 0u, RowReader<typename C::T>(a.loss, row), local, target_logit};
 }
 
 // The first vectors of the row that comes next, on their way to the L2: otherwise nothing would be while a group's warps wait for each other at a row's end.

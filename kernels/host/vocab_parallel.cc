@@ -191,14 +191,15 @@ int lg_vocab_parallel_check(const lg_vocab_parallel_args* given, const void* gat
   return lossgauge::Guarded(function, lossgauge::kShardScratch, [&] {
     auto* backend = lossgauge::FindDeviceBackend();
     if (backend != nullptr && backend->DeviceOf(gathered) >= 0) {
-      return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: gathered: expected a copy in host memory, got memory of device %d", function, backend->DeviceOf(gathered));
+      return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: gathered: expected a copy in host memory, got memory of device %d", function,
+                                 backend->DeviceOf(gathered));
     }
     std::vector<lossgauge::cpu::ShardSender> senders(static_cast<std::size_t>(args.group_size));
     if (const int code = lossgauge::JudgeGroup(args, static_cast<const unsigned char*>(gathered), function, senders.data()); code != LG_OK) return code;
     for (std::int32_t s = 0; s < args.group_size; ++s) {
       if (senders[static_cast<std::size_t>(s)].proven) continue;
-      return lossgauge::SetError(LG_FAILED_PRECONDITION, "%s: gathered: expected the contribution of rank %d of the group to this call, got another's, an old or a changed one",
-                                 function, s);
+      return lossgauge::SetError(LG_FAILED_PRECONDITION,
+                                 "%s: gathered: expected the contribution of rank %d of the group to this call, got another's, an old or a changed one", function, s);
     }
     return static_cast<int>(LG_OK);
   });
@@ -210,12 +211,12 @@ int lg_vocab_parallel_cross_entropy(const lg_vocab_parallel_args* given, void* c
   if (const int code = lossgauge::ReadAndCheck(given, function, &args); code != LG_OK) return code;
   if (const int code = lossgauge::CheckGathered(args, gathered, function); code != LG_OK) return code;
   if (args.gathered_stride != lossgauge::ContributionBytes(args.loss.rows)) {
-    return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: gathered_stride: expected 0 or the %lld bytes of a contribution, which is how NCCL lays them; got %lld", function,
+    return lossgauge::SetError(LG_INVALID_ARGUMENT,
+                               "%s: gathered_stride: expected 0 or the %lld bytes of a contribution, which is how NCCL lays them; got %lld", function,
                                static_cast<long long>(lossgauge::ContributionBytes(args.loss.rows)), static_cast<long long>(args.gathered_stride));
   }
-  if (const int code = lossgauge::CheckContribution(args, static_cast<unsigned char*>(gathered) + args.group_index * args.gathered_stride, function); code != LG_OK) {
-    return code;
-  }
+  const unsigned char* const own = static_cast<unsigned char*>(gathered) + args.group_index * args.gathered_stride;
+  if (const int code = lossgauge::CheckContribution(args, own, function); code != LG_OK) return code;
   if (communicator == nullptr) return lossgauge::SetError(LG_INVALID_ARGUMENT, "%s: communicator: expected an ncclComm_t, got NULL", function);
   return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] {
     auto* backend = lossgauge::DeviceBackendOf(args, gathered);

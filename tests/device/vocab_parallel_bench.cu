@@ -1,6 +1,6 @@
-// Times the vocabulary-parallel loss on as many GPUs as there are, up to two, a thread each, against the memory limit of the same run: each logit of the shard read twice
-// and written once (6 bytes in 16 bits) over the bandwidth of a large device-to-device copy, and a bare all-gather of as many bytes. 8192 x 131072 bf16 over all
-// ranks, in place. Everything is taken in turns; medians over the rounds of the slowest rank.
+// Times the vocabulary-parallel loss on as many GPUs as there are, up to two, a thread each, against the memory limit of the same run: each logit of the shard
+// read twice and written once (6 bytes in 16 bits) over the bandwidth of a large device-to-device copy, and a bare all-gather of as many bytes. 8192 x 131072
+// bf16 over all ranks, in place. Everything is taken in turns; medians over the rounds of the slowest rank.
 //
 //   vocab_parallel_bench [ROUNDS]
 #include <cuda_bf16.h>
@@ -162,7 +162,8 @@ void Run(int ranks, int rounds, AllGather all_gather) {
     }
     CHECK_LG(lg_gauge_close(r.gauge, nullptr));
     CHECK_LG(lg_communicator_close(communicator));
-    for (void* p : {static_cast<void*>(r.source), static_cast<void*>(r.work), static_cast<void*>(r.targets), static_cast<void*>(r.losses), static_cast<void*>(r.gathered)}) {
+    for (void* p : {static_cast<void*>(r.source), static_cast<void*>(r.work), static_cast<void*>(r.targets), static_cast<void*>(r.losses),
+                    static_cast<void*>(r.gathered)}) {
       CHECK(cudaFree(p));
     }
   });
@@ -179,9 +180,10 @@ void Run(int ranks, int rounds, AllGather all_gather) {
   }
   const double pass = median[kCopy] / 2;  // the shard read, or written, once
   const double floor = 3 * pass + median[kGather];
-  std::printf("| %d | %.0f | %.4f | %.4f (%.3f) | %.4f (%.3f) | %.4f | %.4f | %.4f | %.3f | %.3f | %s |\n", ranks, static_cast<double>(all[0]->bytes) / pass / 1e6, median[kGather],
-              median[kBegin], median[kBegin] / pass, median[kFinish], median[kFinish] / (2 * pass), median[kWhole], median[kWholeWithGauge], floor, median[kWhole] / floor,
-              median[kWholeWithGauge] / floor, ranks == 1 ? (std::to_string(median[kOneRank]).substr(0, 6)).c_str() : "");
+  std::printf("| %d | %.0f | %.4f | %.4f (%.3f) | %.4f (%.3f) | %.4f | %.4f | %.4f | %.3f | %.3f | %s |\n", ranks,
+              static_cast<double>(all[0]->bytes) / pass / 1e6, median[kGather], median[kBegin], median[kBegin] / pass, median[kFinish],
+              median[kFinish] / (2 * pass), median[kWhole], median[kWholeWithGauge], floor, median[kWhole] / floor, median[kWholeWithGauge] / floor,
+              ranks == 1 ? (std::to_string(median[kOneRank]).substr(0, 6)).c_str() : "");
   std::fflush(stdout);
 }
 
@@ -196,9 +198,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "no device or no libnccl.so.2\n");
     return 1;
   }
-  std::printf("%lld x %lld bf16 over all ranks, gradient in place; ms, medians of the slowest rank over %d rounds; in brackets over the same bytes at copy speed\n\n",
-              static_cast<long long>(kRows), static_cast<long long>(kVocab), rounds);
-  std::printf("| ranks | copy GB/s | all-gather | begin | finish | begin, gather, finish | with a gauge | floor | of the floor | with a gauge | lg_cross_entropy |\n");
+  std::printf(
+      "%lld x %lld bf16 over all ranks, gradient in place; ms, medians of the slowest rank over %d rounds; in brackets over the same bytes at copy speed\n\n",
+      static_cast<long long>(kRows), static_cast<long long>(kVocab), rounds);
+  std::printf(
+      "| ranks | copy GB/s | all-gather | begin | finish | begin, gather, finish | with a gauge | floor | of the floor | with a gauge | lg_cross_entropy |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (int ranks = 1; ranks <= std::min(devices, 2); ++ranks) Run(ranks, rounds, all_gather);
   return 0;

@@ -1,5 +1,5 @@
-// The vocabulary-parallel loss over NCCL, a GPU for each of two ranks: one device's loss and gradient, the same bits on both ranks and in every run, graphs, records, and
-// a rank that does not come. Skipped where there is one GPU, or no NCCL.
+// The vocabulary-parallel loss over NCCL, a GPU for each of two ranks: one device's loss and gradient, the same bits on both ranks and in every run, graphs,
+// records, and a rank that does not come. Skipped where there is one GPU, or no NCCL.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -33,8 +33,10 @@ constexpr std::int64_t kRows = 600, kVocab = 20011, kCuts[kRanks + 1] = {0, 1200
 #define EXPECT_LG(x) EXPECT_EQ((x), LG_OK) << lg_last_error()
 
 // The same logits, whichever columns are asked for: about normal, and the target leads.
-__global__ void Fill(__nv_bfloat16* to, std::int64_t rows, std::int64_t first, std::int64_t columns, std::int64_t width, const std::int64_t* targets, unsigned seed) {
-  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < rows * width; i += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
+__global__ void Fill(__nv_bfloat16* to, std::int64_t rows, std::int64_t first, std::int64_t columns, std::int64_t width, const std::int64_t* targets,
+                     unsigned seed) {
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < rows * width;
+       i += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
     const std::int64_t row = i / width, column = i % width;
     unsigned long long x = static_cast<unsigned long long>(row * 1000003 + first + column + 1) * 0x9e3779b97f4a7c15ull + seed;
     x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9ull;
@@ -202,7 +204,8 @@ TEST_F(VocabParallelOverNccl, LossAndGradientAreThoseOfOneDeviceInTheSameBitsEac
     const std::int64_t columns = kCuts[rank + 1] - kCuts[rank];
     for (std::int64_t i = 0; i < kRows; ++i) {
       for (std::int64_t j = 0; j < columns; ++j) {
-        const std::uint16_t got = of[rank].grad[static_cast<std::size_t>(i * columns + j)], exact = right.grad[static_cast<std::size_t>(i * kVocab + kCuts[rank] + j)];
+        const std::uint16_t got = of[rank].grad[static_cast<std::size_t>(i * columns + j)],
+                            exact = right.grad[static_cast<std::size_t>(i * kVocab + kCuts[rank] + j)];
         if (got == exact) continue;
         ++differing;
         ASSERT_NEAR(FromBf16(got), FromBf16(exact), 0.0079 * std::fabs(FromBf16(exact)) + 1e-9) << "rank " << rank << ", row " << i << ", column " << j;

@@ -100,7 +100,8 @@ class SkipsHostOnly final : public testing::EmptyTestEventListener {
         {"VocabParallelFaults.StandInTheTableOfTheReadme/6", "likewise"},
     };
     for (const Skip& skip : skips) {
-      if (name.size() >= std::strlen(skip.suffix) && name.compare(name.size() - std::strlen(skip.suffix), std::string::npos, skip.suffix) == 0) GTEST_SKIP() << skip.why;
+      if (name.size() >= std::strlen(skip.suffix) && name.compare(name.size() - std::strlen(skip.suffix), std::string::npos, skip.suffix) == 0)
+        GTEST_SKIP() << skip.why;
     }
   }
 };
