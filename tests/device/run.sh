@@ -3,17 +3,18 @@
 #
 #   tests/device/run.sh [--bin DIR] [--log DIR] [STEP...]
 #
-# STEP: build, conformance, repeat, streams, places, close, ring, killed_writer, observe, bad_input, large, linear, linear_memory, memcheck, racecheck, initcheck,
-# synccheck, bench, linear_bench; or tests, sanitize, all (default). --bin: binaries built elsewhere and liblossgauge.so.0, in one directory, instead of building
-# here; the conformance suite that racecheck follows (LOSSGAUGE_CUDA_RACECHECK) lies in DIR/racecheck. --log: whole outputs, one file a step (default
-# build/device/log).
+# STEP: build, conformance, repeat, streams, places, close, ring, killed_writer, observe, bad_input, large, linear, linear_memory, sharded_conformance,
+# vocab_parallel_group, vocab_parallel, memcheck, racecheck, initcheck, synccheck, bench, linear_bench, vocab_parallel_bench; or tests, sanitize, all (default).
+# --bin: binaries built elsewhere and liblossgauge.so.0, in one directory, instead of building here; the conformance suite that racecheck follows
+# (LOSSGAUGE_CUDA_RACECHECK) lies in DIR/racecheck. --log: whole outputs, one file a step (default build/device/log). vocab_parallel and its benchmark look for
+# libnccl.so.2 and use two GPUs if there are two; the Python package's tests are python.sh.
 #
 # Building needs nvcc 13, CMake, ninja, GoogleTest and Highway (LOSSGAUGE_DEVICE_DEPS: a prefix where the last two are, if not installed).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-tests=(conformance repeat streams places close ring killed_writer observe bad_input large linear linear_memory)
+tests=(conformance repeat streams places close ring killed_writer observe bad_input large linear linear_memory sharded_conformance vocab_parallel_group vocab_parallel)
 tools=(memcheck racecheck initcheck synccheck)
-benches=(bench linear_bench)
+benches=(bench linear_bench vocab_parallel_bench)
 build=build/device bin='' log='' wanted=()
 while (($# > 0)); do
   case $1 in
@@ -34,12 +35,16 @@ mkdir -p "$log" && log=$(cd "$log" && pwd) || exit 1
 export TMPDIR=/dev/shm  # a device can map rings of a memory file system only
 export PATH=$PATH:/usr/local/cuda/bin
 declare -A limit=([build]=3600 [conformance]=600 [repeat]=300 [streams]=300 [places]=60 [close]=60 [ring]=300 [killed_writer]=300 [observe]=60 [bad_input]=60 [large]=120
-                  [linear]=120 [linear_memory]=60 [linear_bench]=300
+                  [linear]=120 [linear_memory]=60 [linear_bench]=300 [sharded_conformance]=300 [vocab_parallel_group]=300 [vocab_parallel]=120 [vocab_parallel_bench]=120
                   [memcheck]=900 [racecheck]=1800 [initcheck]=900 [synccheck]=900 [bench]=900)
 # Of the conformance suite, for sanitizers. initcheck does not see what cuBLASLt's kernels write, so that it would call every logit of the linear path unset: there,
 # the suite fills the workspace with NaN instead.
 small='Layout.B3*:Numerics.B1*:Signals.*'
 linear='LinearCases.*:LinearCalls.*-LinearCases.B22_TheHeads*'  # that one has thousands of launches
+# As for CTest, with the reasons: tests/kernels/CMakeLists.txt.
+sharded='-Linear*:Signals.ObservedLogits*:Signals.EvaluationGoesToItsOwnBlock:Backward.AnOverflowingGradScaleIsCounted'
+sharded+=':Denominators.B01_CountersDoNotDependOnTheCut:Denominators.B01_MicroBatchesAddToTheLossOfOneBatch:Denominators.B07_Chunks*'
+sharded+=':Mapped.SmoothingOverManyEqualColumns'
 races='LinearCases.B24*:LinearCases.B28*:LinearCases.B38*:LinearCalls.TheSameCall*'  # of these: racecheck takes seconds for each
 rows=() failed=0
 
@@ -49,7 +54,7 @@ configure() {  # DIRECTORY RACECHECK
 }
 build_all() {
   local targets=("${tests[@]/#/cuda_}")
-  configure $build OFF && cmake --build $build --target cross_entropy_bench_cuda linear_bench_cuda "${targets[@]/%/_test}" &&
+  configure $build OFF && cmake --build $build --target cross_entropy_bench_cuda linear_bench_cuda vocab_parallel_bench_cuda "${targets[@]/%/_test}" &&
     configure $build-racecheck ON && cmake --build $build-racecheck --target cuda_conformance_test
 }
 program() { if [[ $bin ]]; then echo "$bin/$1"; else echo "$build/bin/$1"; fi; }
@@ -86,7 +91,8 @@ step() {
   case $1 in
     build) if [[ $bin ]]; then echo 'SUMMARY: built elsewhere'; else build_all; fi ;;
     bench) "$(program cross_entropy_bench_cuda)" ;;
-    linear_bench) "$(program linear_bench_cuda)" ;;
+    linear_bench | vocab_parallel_bench) "$(program "$1_cuda")" ;;
+    sharded_conformance) "$(program cuda_sharded_conformance_test)" --gtest_brief=1 --gtest_filter="$sharded" ;;
     racecheck) racecheck ;;
     memcheck | initcheck | synccheck)
       sanitized "$1" "$(program cuda_conformance_test)" "$small" && sanitized "$1" "$(program cuda_observe_test)" '*' || return
