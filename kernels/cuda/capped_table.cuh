@@ -55,7 +55,7 @@ struct TableReduction {
   using E = Element<T>;
   const MappedLogits<T, LogitMap::kCap>& map;
   const CapTable table;
-  float sum0 = 0.f, sum1 = 0.f;
+  FlushedSum sum;
   uint32_t packed_max = E::kMinusInfinity, packed_min = 0u;  // the maximum is NaN if there was one
   FlushedSum log_sum;  // of e^z, base 2
 
@@ -70,8 +70,7 @@ struct TableReduction {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float2 e = table.Of(w[j], w[j] & kMagnitudes);
-      sum0 += e.x;
-      sum1 += e.y;
+      sum.part += e.x + e.y;
       if constexpr (kZ) log_sum.part += Log2(e.x) + Log2(e.y);
     }
   }
@@ -84,6 +83,7 @@ struct TableReduction {
     } else {
       Add<false>(x);
     }
+    sum.Flush();
   }
   __device__ __forceinline__ void TakeSome(const uint4& q, int column, int vocab, int target, bool valid, bool smoothing) {
     const uint4 x = map.Turned(q), keep = ColumnMask<T>(column, vocab, target, valid);
@@ -93,15 +93,15 @@ struct TableReduction {
     for (int j = 0; j < 4; ++j) {
       const float2 e = table.Of(w[j], w[j] & kMagnitudes);
       const bool a = (k[j] & 1u) != 0, b = (k[j] >> 16) != 0;
-      sum0 += a ? e.x : 0.f;
-      sum1 += b ? e.y : 0.f;
+      sum.part += (a ? e.x : 0.f) + (b ? e.y : 0.f);
       if (smoothing) log_sum.part += Log2(a ? e.x : 1.f) + Log2(b ? e.y : 1.f);
     }
+    sum.Flush();
     log_sum.Flush();
   }
   __device__ __forceinline__ float Largest() const { return WordMax<T>(packed_max); }
   // Relative to e^z.
-  __device__ __forceinline__ float Sum(float z) const { return HasNan<T>(packed_max) ? NAN : (sum0 + sum1) * ExpExact(-static_cast<double>(z)); }
+  __device__ __forceinline__ float Sum(float z) const { return HasNan<T>(packed_max) ? NAN : static_cast<float>(sum.all * ExpExact(-static_cast<double>(z))); }
   __device__ __forceinline__ double SumOfZ() const { return log_sum.all / kLog2EDouble; }
   __device__ __forceinline__ float LargestMagnitude() const { return fmaxf(WordMax<T>(packed_max), -WordMin<T>(packed_min)); }
 };
@@ -118,6 +118,7 @@ struct TableGradient : GradientSweep<__nv_bfloat16, kSignals> {
   const MappedLogits<T, LogitMap::kCap>& map;
   const CapTable table;
   const float fall, slope_lift, unlift, slope_unit, relative, mass_unit;
+  FlushedSum mass;
 
   __device__ __forceinline__ TableGradient(const RowGradient& of, const MappedLogits<T, LogitMap::kCap>& m, const CapTable& t, float fall_)
       : Base(of, Exponential<T>(), 0.f), map(m), table(t), fall(fall_), slope_lift(IsTiny(of.scale) ? 0.f : kSlopeLift), unlift(exp2f(-slope_lift)),
@@ -125,7 +126,7 @@ struct TableGradient : GradientSweep<__nv_bfloat16, kSignals> {
         mass_unit(exp2f(-LiftFor(of.scale))) {
     this->scale = of.scale * mass_unit;
   }
-  __device__ __forceinline__ float Mass() const { return (this->mass0 + this->mass1) * mass_unit; }
+  __device__ __forceinline__ float Mass() const { return static_cast<float>(mass.all * mass_unit); }
   // Of e^z, relative to the largest.
   __device__ __forceinline__ float One(float e, float magnitude) const {
     const float u = Exp2(fmaf(magnitude, fall, slope_lift)), share = Reciprocal(fmaf(u, unlift, 1.f));
@@ -144,11 +145,11 @@ struct TableGradient : GradientSweep<__nv_bfloat16, kSignals> {
       e.x *= relative;
       e.y *= relative;
       if constexpr (kSignals) {
-        this->mass0 += !kSome || (k[j] & 1u) != 0 ? e.x : 0.f;
-        this->mass1 += !kSome || (k[j] >> 16) != 0 ? e.y : 0.f;
+        mass.part += (!kSome || (k[j] & 1u) != 0 ? e.x : 0.f) + (!kSome || (k[j] >> 16) != 0 ? e.y : 0.f);
       }
       o[j] = E::Pack(One(e.x, E::Get(m, 0)), One(e.y, E::Get(m, 1)));
     }
+    if constexpr (kSignals) mass.Flush();
     return out;
   }
   __device__ __forceinline__ uint4 Take(const uint4& q) {

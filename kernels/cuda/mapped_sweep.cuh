@@ -37,18 +37,15 @@ struct MappedReduction {
   bool any = false;
   float first = 0.f;          // the x that the reference is of
   float above = -INFINITY;    // x that it serves no more: exponentials grow far before they need another
-  float sum0 = 0.f, sum1 = 0.f;
+  FlushedSum sum, z_sum;
   uint32_t packed_max = E::kMinusInfinity, packed_min = 0u;  // the maximum is NaN if there was one
-  FlushedSum z_sum;
 
   __device__ __forceinline__ explicit MappedReduction(const Map& m) : map(m) {}
   __device__ __forceinline__ void Raise(float x) {
     if (any && !(x > above)) return;
     if (kMap == LogitMap::kScale && !(x > -INFINITY)) return;  // only under a cap has it an exponential
     if (any) {
-      const float f = map.Ratio(first, x);
-      sum0 *= f;
-      sum1 *= f;
+      sum.all *= map.Ratio(first, x);
     }
     any = true;
     first = x;
@@ -62,9 +59,10 @@ struct MappedReduction {
     for (int i = 0; i < kVectorElements<T>; ++i) {
       const auto v = map.template Of<kZ, false>(E::Get(w[i / E::kPerWord], i % E::kPerWord), reference, 0.f);
       const bool counts = (k[i / E::kPerWord] & (i % E::kPerWord ? 0x10000u : 1u)) != 0;
-      (i & 1 ? sum1 : sum0) += counts ? v.e : 0.f;
+      sum.part += counts ? v.e : 0.f;
       if constexpr (kZ) z_sum.part += counts ? v.z : 0.f;
     }
+    sum.Flush();
     if constexpr (kZ) z_sum.Flush();
   }
   __device__ __forceinline__ void TakeKept(const uint4& q, const uint4& keep, bool smoothing) {
@@ -85,7 +83,7 @@ struct MappedReduction {
   // Relative to e^z of an x.
   __device__ __forceinline__ float Sum(float x) const {
     if (HasNan<T>(packed_max)) return NAN;
-    return any ? (sum0 + sum1) * map.Ratio(first, x) : 0.f;
+    return any ? static_cast<float>(sum.all * map.Ratio(first, x)) : 0.f;
   }
   __device__ __forceinline__ double SumOfZ() const { return z_sum.all; }
   // Of x; infinite if an infinity was among the columns. NaN is not seen.
@@ -102,28 +100,30 @@ struct MappedGradient : GradientSweep<T, kSignals> {
   const typename Map::Reference reference;
   const float lift;
   const float unit;  // of an exponential as it comes
+  FlushedSum mass;
 
   // `unit_`: of an exponential relative to the reference.
   __device__ __forceinline__ MappedGradient(const RowGradient& of, const Map& m, const typename Map::Reference& r, float unit_)
       : Base(of, Exponential<T>(), 0.f), map(m), reference(r), lift(LiftFor(of.scale)), unit(unit_ * exp2f(-lift)) {
     this->scale = of.scale * unit;
   }
-  __device__ __forceinline__ float Mass() const { return (this->mass0 + this->mass1) * unit; }
+  __device__ __forceinline__ float Mass() const { return static_cast<float>(mass.all * unit); }
   __device__ __forceinline__ uint4 Of(const uint4& q, const uint4& keep) {
     const uint4 x = map.Turned(q);
     uint4 out;
     const uint32_t *w = &x.x, *k = &keep.x;
     uint32_t* o = &out.x;
-    const auto one = [&](int j, int i, float* mass) {
+    const auto one = [&](int j, int i) {
       const auto v = map.template Of<false, true>(E::Get(w[j], i), reference, lift);
-      if constexpr (kSignals) *mass += (k[j] & (i ? 0x10000u : 1u)) != 0 ? v.e : 0.f;
+      if constexpr (kSignals) mass.part += (k[j] & (i ? 0x10000u : 1u)) != 0 ? v.e : 0.f;
       return fmaf(v.e, this->scale, this->g.offset) * (v.slope * map.slope());
     };
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float a = one(j, 0, &this->mass0), b = E::kPerWord == 2 ? one(j, 1, &this->mass1) : 0.f;
+      const float a = one(j, 0), b = E::kPerWord == 2 ? one(j, 1) : 0.f;
       o[j] = E::Pack(a, b);
     }
+    if constexpr (kSignals) mass.Flush();
     return out;
   }
   __device__ __forceinline__ uint4 Take(const uint4& q) {
