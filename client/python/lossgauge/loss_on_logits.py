@@ -78,15 +78,20 @@ def _cross_entropy(logits, labels, gauge, shift, inplace, options):
 
 def prepare(logits, labels, gauge, shift, options, wants_gradient):
     """Checks the arguments of a loss call. Its Call, its labels in one dimension, and the shape of its labels."""
-    tensors.check_floats("logits", logits)
-    expect_tensor(logits.dim() >= 1, "logits", "at least one dimension", logits)
-    if shift:
-        labels = shifted(labels, options["ignore_index"])
-    flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
+    labels, flat_labels = check_tensors(logits, labels, shift, options["ignore_index"])
     options = LossOptions(columns=logits.shape[-1], **options)
     if gauge is not None:
         gauge.complete(options, flat_labels, logits.shape[-1], wants_gradient)
     return Call(options, None if in_recomputation() else gauge, wants_gradient), flat_labels, labels.shape
+
+
+def check_tensors(logits, labels, shift, ignore_index):
+    """The labels, shifted if they are to be, and the same in one dimension."""
+    tensors.check_floats("logits", logits)
+    expect_tensor(logits.dim() >= 1, "logits", "at least one dimension", logits)
+    if shift:
+        labels = shifted(labels, ignore_index)
+    return labels, check_labels(labels, logits.shape[:-1], logits.device, "logits")
 
 
 def observe_logits(logits, labels, *, gauge, ignore_index=-100, logit_scale=1.0, logit_softcap=None, vocab_size=None, shift=False, block=None,
@@ -122,6 +127,10 @@ class Call:
 
     def args(self, rows, labels, gradient=None, gauge=True):
         args = library.new("cross_entropy_args")
+        return args, self.fill(args, rows, labels, gradient, gauge)
+
+    def fill(self, args, rows, labels, gradient, gauge):
+        """Fills `args` (lg_cross_entropy_args). Returns the tensors that must live until the call has been made."""
         alive = self.options.fill(args, labels, rows.device, self.gauge if gauge else None)
         args.logits = tensors.pointer(rows)
         args.logits_dtype = tensors.FLOATS[rows.dtype]
@@ -130,7 +139,7 @@ class Call:
         if gradient is not None:
             args.grad_logits = tensors.pointer(gradient)
             args.grad_row_stride = tensors.row_stride(gradient)
-        return args, alive + [rows, labels]
+        return alive + [rows, labels]
 
     def loss(self, rows, labels, gradient):
         """The loss, or the losses of the rows; with it the gradient at upstream 1 into `gradient`, unless that is None."""

@@ -5,13 +5,13 @@ import weakref
 
 import torch
 
-from . import abi, library, tensors
+from . import library, tensors
 from .compiling import outside_graphs
 from .errors import FailedPrecondition
-from .loss_on_logits import Call, scale
-from .options import LossOptions, check_labels, set_upstream, shifted
+from .loss_on_logits import Call, check_tensors, scale
+from .options import LossOptions, set_upstream
 from .recomputation import in_recomputation
-from .tensors import expect, expect_tensor
+from .tensors import expect
 
 
 def vocab_parallel_cross_entropy(
@@ -54,11 +54,7 @@ def vocab_parallel_cross_entropy(
 
 
 def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, shard, options):
-    tensors.check_floats("logits", logits)
-    expect_tensor(logits.dim() >= 1, "logits", "at least one dimension", logits)
-    if shift:
-        labels = shifted(labels, options["ignore_index"])
-    flat_labels = check_labels(labels, logits.shape[:-1], logits.device, "logits")
+    labels, flat_labels = check_tensors(logits, labels, shift, options["ignore_index"])
     group = _Group(process_group)
     shard = _Shard(group, logits.shape[-1], gauge, *shard)
     wants_gradient = torch.is_grad_enabled() and logits.requires_grad
@@ -124,10 +120,7 @@ class _ShardCall(Call):
         args.group_size, args.group_index = self.group.size, self.group.index
         args.vocab_size, args.shard_offset, args.shard_columns = self.shard.vocab_size, self.shard.offset, self.shard.columns
         args.step = self.group.exchange
-        size = ctypes.sizeof(abi.CrossEntropyArgs)
-        loss, alive = super().args(rows, labels, gradient, gauge)
-        ctypes.memmove(ctypes.addressof(args) + abi.VocabParallelArgs.loss.offset, ctypes.addressof(loss), size)
-        return args, alive
+        return args, self.fill(args.loss, rows, labels, gradient, gauge)
 
     def loss(self, rows, labels, gradient):
         args, alive = self.args(rows, labels, gradient)
