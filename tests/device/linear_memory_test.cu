@@ -48,13 +48,7 @@ TEST(LinearMemory, ThePeakIsOneChunkOfLogitsAndTheLossIsThatOfSmallCalls) {
   head.losses.Set(0xff);
   double sum = 0;
   for (std::int64_t begin = 0; begin < kRows; begin += kChunk) {
-    lg_linear_cross_entropy_args part = args;
-    part.hidden = head.hidden + begin * kWidth;
-    part.grad_hidden = head.grad_hidden + begin * kWidth;
-    part.rows = kChunk;
-    part.accumulate = begin != 0;
-    part.loss.targets = head.targets + begin;
-    part.loss.losses = head.losses + begin;
+    lg_linear_cross_entropy_args part = head.Part(args, begin, kChunk);
     part.loss.log_z = nullptr;
     ASSERT_LG(lg_linear_cross_entropy(&part));
     sum += static_cast<double>(head.loss.Read()[0]);

@@ -97,6 +97,19 @@ struct LinearTensors {
     return args;
   }
 
+  // The call for `count` rows from `begin` on, which adds to the head's gradients unless it is the first.
+  lg_linear_cross_entropy_args Part(const lg_linear_cross_entropy_args& args, std::int64_t begin, std::int64_t count) const {
+    lg_linear_cross_entropy_args part = args;
+    part.hidden = hidden + begin * width;
+    part.grad_hidden = grad_hidden + begin * width;
+    part.rows = count;
+    part.accumulate = begin != 0;
+    part.loss.targets = targets + begin;
+    part.loss.losses = losses + begin;
+    part.loss.log_z = log_z + begin;
+    return part;
+  }
+
   // NaN in every output, once the device is done with them.
   void Clear() const {
     CHECK(cudaDeviceSynchronize());

@@ -70,7 +70,21 @@ bool HasConditionalNodes() {
   return cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12040 && CUDART_VERSION >= 13000;
 }
 
-class Linear : public DeviceGaugeTest {};
+class Linear : public DeviceGaugeTest {
+ protected:
+  // A direct call, then a replay of the same call: the same outputs and the same record, in bits.
+  void ExpectReplayLikeDirect(const LinearTensors& head, const lg_linear_cross_entropy_args& args, const Graph& graph) {
+    head.Clear();
+    ASSERT_LG(lg_linear_cross_entropy(&args));
+    Publish();
+    const auto direct = head.Results(), direct_signals = Signals(Steps().back());
+    head.Clear();
+    graph.Launch();
+    Publish();
+    ASSERT_TRUE(direct == head.Results());
+    ASSERT_TRUE(direct_signals == Signals(Steps().back()));
+  }
+};
 
 constexpr struct {
   std::int64_t rows, width, vocab, chunk;
@@ -131,15 +145,7 @@ TEST_F(Linear, AReplayedGraphTakesDataAndMaskOfItsTime) {
         SCOPED_TRACE(testing::Message() << "vocabulary " << shape.vocab << ", head " << head_type << ", masked: " << mask.what);
         head.Refill(seed++);
         head.Mask([&](std::int64_t row) { return mask.is_masked(row, shape.chunk); });
-        head.Clear();
-        ASSERT_LG(lg_linear_cross_entropy(&args));
-        Publish();
-        const auto direct = head.Results(), direct_signals = Signals(Steps().back());
-        head.Clear();
-        graph.Launch();
-        Publish();
-        ASSERT_TRUE(direct == head.Results());
-        ASSERT_TRUE(direct_signals == Signals(Steps().back()));
+        ASSERT_NO_FATAL_FAILURE(ExpectReplayLikeDirect(head, args, graph));
       }
     }
   }
@@ -211,14 +217,7 @@ TEST_F(Linear, MicroBatchesAddToOneStep) {
   head.Clear();
   std::int64_t begin = 0;
   for (const std::int64_t rows : {100, 28, 256}) {
-    lg_linear_cross_entropy_args part = args;
-    part.hidden = head.hidden + begin * kWidth;
-    part.grad_hidden = head.grad_hidden + begin * kWidth;
-    part.rows = rows;
-    part.accumulate = begin != 0;
-    part.loss.targets = head.targets + begin;
-    part.loss.losses = head.losses + begin;
-    part.loss.log_z = head.log_z + begin;
+    lg_linear_cross_entropy_args part = head.Part(args, begin, rows);
     part.loss.position_base = begin;
     ASSERT_LG(lg_linear_cross_entropy(&part));
     begin += rows;
@@ -335,16 +334,8 @@ TEST_F(Linear, AToldNumberOfRowsHoldsInAReplayToo) {
   for (const std::int64_t unmasked : {230, 200, 100, 99, 1, 0, 231, 260, 400}) {
     SCOPED_TRACE(testing::Message() << unmasked << " unmasked rows");
     head.Mask([unmasked](std::int64_t row) { return row >= unmasked; });
-    head.Clear();
-    ASSERT_LG(lg_linear_cross_entropy(&args));
-    Publish();
-    const auto direct = head.Results(), direct_signals = Signals(Steps().back());
-    head.Clear();
-    graph.Launch();
-    Publish();
-    ASSERT_TRUE(direct == head.Results());
+    ASSERT_NO_FATAL_FAILURE(ExpectReplayLikeDirect(head, args, graph));
     const lg_step_record step = Steps().back();
-    ASSERT_TRUE(direct_signals == Signals(step));
     const std::int64_t room = std::min(unmasked, kTold);
     EXPECT_EQ(step.unmasked_tokens, static_cast<std::uint64_t>(unmasked));
     EXPECT_EQ(step.finite_tokens, static_cast<std::uint64_t>(room));
