@@ -52,6 +52,19 @@ int CAbiBackend::Call(const Problem& problem, const lg_cross_entropy_args& args)
   return -1;
 }
 
+void SetOptions(const Problem& problem, lg_cross_entropy_args* args) {
+  args->ignore_index = problem.ignore_index;
+  args->label_smoothing = problem.label_smoothing;
+  args->z_loss_weight = problem.z_loss_weight;
+  args->logit_scale = problem.logit_scale;
+  args->logit_softcap = problem.logit_softcap;
+  args->reduction = problem.reduction;
+  args->denominator = problem.denominator;
+  args->upstream_stride = problem.upstream.size() > 1 ? 1 : 0;
+  args->position_base = problem.position_base;
+  args->threads = problem.threads;
+}
+
 Outcome CAbiBackend::Run(const Problem& problem) {
   const std::int64_t rows = problem.rows, columns = problem.columns, bytes = BytesOf(problem.dtype);
   const std::int64_t stride = problem.row_stride != 0 ? problem.row_stride : columns;
@@ -101,13 +114,7 @@ Outcome CAbiBackend::Run(const Problem& problem) {
   args.targets = Place(targets);
   args.target_dtype = problem.target_dtype;
   args.target_stride = problem.target_stride;
-  args.ignore_index = problem.ignore_index;
-  args.label_smoothing = problem.label_smoothing;
-  args.z_loss_weight = problem.z_loss_weight;
-  args.logit_scale = problem.logit_scale;
-  args.logit_softcap = problem.logit_softcap;
-  args.reduction = problem.reduction;
-  args.denominator = problem.denominator;
+  SetOptions(problem, &args);
   if (problem.denominator_by_pointer != 0) args.denominator_pointer = reinterpret_cast<const double*>(Place(denominator));
   if (problem.wants_losses) args.losses = reinterpret_cast<float*>(Place(losses));
   if (problem.wants_log_z) args.log_z = reinterpret_cast<float*>(Place(log_z));
@@ -117,13 +124,10 @@ Outcome CAbiBackend::Run(const Problem& problem) {
     args.grad_row_stride = problem.in_place ? problem.row_stride : problem.grad_row_stride;
   }
   if (!problem.upstream.empty()) args.upstream = reinterpret_cast<const float*>(Place(upstream));
-  args.upstream_stride = problem.upstream.size() > 1 ? 1 : 0;
   if (problem.by_grad_scale_pointer) args.grad_scale = reinterpret_cast<const float*>(Place(grad_scale));
   args.gauge = problem.telemetry != nullptr ? problem.telemetry->gauge() : nullptr;
   args.block = problem.block;
-  args.position_base = problem.position_base;
   if (!problem.positions.empty()) args.positions = reinterpret_cast<const std::int64_t*>(Place(positions));
-  args.threads = problem.threads;
 
   Outcome outcome;
   outcome.logits_bytes_before = Packed(logits, problem, stride);
@@ -153,6 +157,5 @@ Outcome CAbiBackend::Run(const Problem& problem) {
   outcome.gaps_unharmed = GapsAreOnes(emitted, problem, grad_stride);
   return outcome;
 }
-
 
 }  // namespace lossgauge::test

@@ -9,6 +9,9 @@
 
 namespace lossgauge::test {
 
+// What of a problem is numbers in a loss call of any kind: options, position and threads.
+void SetOptions(const Problem& problem, lg_cross_entropy_args* args);
+
 class CAbiBackend : public Backend {
  public:
   std::unique_ptr<Telemetry> OpenTelemetry(const TelemetryOptions& options) override;

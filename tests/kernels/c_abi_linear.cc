@@ -111,25 +111,16 @@ LinearOutcome CAbiBackend::RunLinear(const LinearProblem& problem) {
   args.loss.targets = Place(targets);
   args.loss.target_dtype = part.target_dtype;
   args.loss.target_stride = part.target_stride;
-  args.loss.ignore_index = part.ignore_index;
-  args.loss.label_smoothing = part.label_smoothing;
-  args.loss.z_loss_weight = part.z_loss_weight;
-  args.loss.logit_scale = part.logit_scale;
-  args.loss.logit_softcap = part.logit_softcap;
-  args.loss.reduction = part.reduction;
-  args.loss.denominator = part.denominator;
+  SetOptions(part, &args.loss);
   if (part.denominator_by_pointer != 0) args.loss.denominator_pointer = reinterpret_cast<const double*>(Place(denominator));
   if (part.wants_losses) args.loss.losses = reinterpret_cast<float*>(Place(losses));
   if (part.wants_log_z) args.loss.log_z = reinterpret_cast<float*>(Place(log_z));
   if (part.wants_loss && part.reduction != LG_NONE) args.loss.loss = reinterpret_cast<float*>(Place(loss));
   if (!part.upstream.empty()) args.loss.upstream = reinterpret_cast<const float*>(Place(upstream));
-  args.loss.upstream_stride = part.upstream.size() > 1 ? 1 : 0;
   if (part.by_grad_scale_pointer) args.loss.grad_scale = reinterpret_cast<const float*>(Place(grad_scale));
   args.loss.gauge = part.telemetry != nullptr ? part.telemetry->gauge() : nullptr;
   args.loss.block = part.block;
-  args.loss.position_base = part.position_base;
   if (!part.positions.empty()) args.loss.positions = reinterpret_cast<const std::int64_t*>(Place(positions));
-  args.loss.threads = part.threads;
 
   LinearOutcome outcome;
   outcome.plan.struct_size = sizeof outcome.plan;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/kernels/c_abi_backend.h"
 #include "tests/kernels/check.h"
 #include "tests/kernels/elements.h"
 #include "tests/kernels/vocab_parallel_calls.h"
@@ -57,21 +58,12 @@ RankCall::RankCall(const Problem& problem, const Shard& shard, std::int64_t voca
   args.loss.rows = problem.rows;
   args.loss.columns = width;
   args.loss.targets = targets.data();
-  args.loss.ignore_index = problem.ignore_index;
-  args.loss.label_smoothing = problem.label_smoothing;
-  args.loss.z_loss_weight = problem.z_loss_weight;
-  args.loss.logit_scale = problem.logit_scale;
-  args.loss.logit_softcap = problem.logit_softcap;
-  args.loss.reduction = problem.reduction;
-  args.loss.denominator = problem.denominator;
+  SetOptions(problem, &args.loss);
   args.loss.losses = losses.data();
   args.loss.log_z = log_z.data();
   args.loss.grad_logits = problem.wants_grad ? grad.data() : nullptr;
   if (problem.in_place) args.loss.grad_logits = logits.data();
   args.loss.upstream = upstream.empty() ? nullptr : upstream.data();
-  args.loss.upstream_stride = upstream.size() > 1 ? 1 : 0;
-  args.loss.position_base = problem.position_base;
-  args.loss.threads = problem.threads;
   for (std::int64_t i = 0; i < problem.rows; ++i) {
     for (std::int64_t j = 0; j < shard.columns; ++j) SetLogit(i, j, problem.logits[static_cast<std::size_t>(i * problem.columns + shard.offset + j)]);
   }
