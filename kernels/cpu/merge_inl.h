@@ -42,13 +42,8 @@ HWY_NOINLINE RowProof ProveRow(const ShardJob& shard, std::int64_t row, std::int
     const ShardSender& sender = shard.senders[s];
     const lg_shard_row said = LoadShardRow(shard, s, row);
     bool proven = sender.proven && said.tag == TagOf(said, sender.salt, row);
-    if (proven && said.target_id == target) {
-      const bool holds = live && target >= sender.first_column && target < sender.first_column + sender.columns;
-      const bool says_so = (said.flags & (LG_SHARD_HAS_TARGET | LG_SHARD_NAN)) != 0;
-      if (holds ? !says_so : (said.flags & LG_SHARD_HAS_TARGET) != 0) proven = false;
-    } else if (proven) {
-      proof.agreed = false;
-    }
+    if (proven && said.target_id != target) proof.agreed = false;
+    else if (proven) proven = lg_shard_row_fits(&said, live, sender.first_column, sender.columns) != 0;
     if (proven) continue;
     ++bad_rows[s];
     proof.proven = false;

@@ -1,10 +1,9 @@
 #include "kernels/cuda/cublas_lt.h"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <mutex>
-#include <string>
+
+#include "kernels/cuda/shared_functions.h"
 
 namespace lossgauge::cuda {
 namespace {
@@ -14,36 +13,15 @@ namespace {
 #define LG_VERSIONED(major) "libcublasLt.so." LG_STRING_OF(major)
 constexpr const char* kLibrary = LG_VERSIONED(CUBLAS_VER_MAJOR);
 
-template <class F>
-bool Find(void* library, const char* name, F* function) {
-  *function = reinterpret_cast<F>(::dlsym(library, name));
-  return *function != nullptr;
-}
-
-struct Loaded {
-  CublasLt table{};
-  std::string why;  // empty = all there
-};
-
-Loaded Load() {
-  Loaded loaded;
-  void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // never closed: its kernels may be on their way at exit
-  if (library == nullptr) {
-    const char* error = ::dlerror();
-    loaded.why = error != nullptr ? error : kLibrary;
-    return loaded;
-  }
-  CublasLt& t = loaded.table;
-  const bool all = Find(library, "cublasLtCreate", &t.Create) && Find(library, "cublasLtMatmul", &t.Matmul) &&
-                   Find(library, "cublasLtMatmulAlgoCheck", &t.MatmulAlgoCheck) && Find(library, "cublasLtMatmulAlgoGetHeuristic", &t.MatmulAlgoGetHeuristic) &&
-                   Find(library, "cublasLtMatmulDescCreate", &t.MatmulDescCreate) && Find(library, "cublasLtMatmulDescDestroy", &t.MatmulDescDestroy) &&
-                   Find(library, "cublasLtMatmulDescSetAttribute", &t.MatmulDescSetAttribute) &&
-                   Find(library, "cublasLtMatmulPreferenceCreate", &t.MatmulPreferenceCreate) &&
-                   Find(library, "cublasLtMatmulPreferenceDestroy", &t.MatmulPreferenceDestroy) &&
-                   Find(library, "cublasLtMatmulPreferenceSetAttribute", &t.MatmulPreferenceSetAttribute) &&
-                   Find(library, "cublasLtMatrixLayoutCreate", &t.MatrixLayoutCreate) && Find(library, "cublasLtMatrixLayoutDestroy", &t.MatrixLayoutDestroy);
-  if (!all) loaded.why = std::string(kLibrary) + " lacks a function of cublasLt.h";
-  return loaded;
+bool FindAll(const SharedFunctions& from, CublasLt* t) {
+  return from.Find("cublasLtCreate", &t->Create) && from.Find("cublasLtMatmul", &t->Matmul) &&
+         from.Find("cublasLtMatmulAlgoCheck", &t->MatmulAlgoCheck) && from.Find("cublasLtMatmulAlgoGetHeuristic", &t->MatmulAlgoGetHeuristic) &&
+         from.Find("cublasLtMatmulDescCreate", &t->MatmulDescCreate) && from.Find("cublasLtMatmulDescDestroy", &t->MatmulDescDestroy) &&
+         from.Find("cublasLtMatmulDescSetAttribute", &t->MatmulDescSetAttribute) &&
+         from.Find("cublasLtMatmulPreferenceCreate", &t->MatmulPreferenceCreate) &&
+         from.Find("cublasLtMatmulPreferenceDestroy", &t->MatmulPreferenceDestroy) &&
+         from.Find("cublasLtMatmulPreferenceSetAttribute", &t->MatmulPreferenceSetAttribute) &&
+         from.Find("cublasLtMatrixLayoutCreate", &t->MatrixLayoutCreate) && from.Find("cublasLtMatrixLayoutDestroy", &t->MatrixLayoutDestroy);
 }
 
 }  // namespace
@@ -52,7 +30,7 @@ const CublasLt* CublasLt::Get(int ordinal, const char** why) {
   static std::mutex mutex;
   static std::array<CublasLt*, 64> of_devices{};
   std::lock_guard<std::mutex> lock(mutex);
-  static const Loaded& loaded = *new Loaded(Load());
+  static const auto& loaded = *new LoadedTable<CublasLt>(kLibrary, "cublasLt.h", FindAll);
   *why = loaded.why.c_str();
   if (!loaded.why.empty()) return nullptr;
   if (ordinal < 0 || ordinal >= static_cast<int>(of_devices.size())) {

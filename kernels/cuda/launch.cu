@@ -6,8 +6,9 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "kernels/cuda/count_unmasked.h"
 #include "kernels/cuda/entries.h"
-#include "kernels/cuda/launch_reads.cuh"
+#include "kernels/cuda/logit_map.h"
 #include "kernels/cuda/stage_plan.h"
 #include "kernels/host/tensor_span.h"
 
@@ -30,12 +31,9 @@ ExponentSlopes MakeSlopes(double scale) {
 }
 
 LogitMap PlanMap(int dtype, CrossEntropyLaunch* a) {
-  if (a->logit_softcap == 0.) return LogitMap::kScale;
-  const double scale = std::fabs(a->logit_scale);
-  // The faster ones clamp logits and multiply with the scale in fp32.
-  if (a->logit_softcap > kHighestCap || scale < 1e-25 || scale > 1e25) return LogitMap::kHighCap;
+  const LogitMap map = MapOf(*a);
   constexpr double kHighestInTable = 60.;  // sums of e^z stay within fp32
-  if (dtype != 1 || a->logit_softcap > kHighestInTable) return LogitMap::kCap;
+  if (map != LogitMap::kCap || dtype != 1 || a->logit_softcap > kHighestInTable) return map;
   const auto magnitude = [](double x) {  // bits of the bf16 number at or below
     const float f = static_cast<float>(x);
     std::uint32_t bits;
@@ -43,6 +41,7 @@ LogitMap PlanMap(int dtype, CrossEntropyLaunch* a) {
     return bits >> 16;
   };
   // What z loses below and above is less than a rounding of e^z.
+  const double scale = std::fabs(a->logit_scale);
   a->cap = {magnitude(2.4e-7 / scale), magnitude(10.4 * a->logit_softcap / scale) + 1};
   return a->cap.high - a->cap.low < kMostCapEntries ? LogitMap::kTable : LogitMap::kCap;
 }
@@ -100,16 +99,6 @@ cudaError_t Launch(const KernelEntry& entry, int grid, cudaStream_t stream, void
   config.attrs = &attribute;
   config.numAttrs = entry.cluster > 1 ? 1 : 0;
   return cudaLaunchKernelExC(&config, entry.kernel, arguments);
-}
-
-// Unmasked rows of a launch that divides by their number.
-__global__ void CountUnmasked(const __grid_constant__ CrossEntropyLaunch a) {
-  unsigned count = 0;
-  for (long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; row < a.rows; row += static_cast<long long>(gridDim.x) * blockDim.x) {
-    count += IsUnmasked(a, ReadTarget(a, row));
-  }
-  count = __reduce_add_sync(~0u, count);
-  if ((threadIdx.x & 31) == 0 && count != 0) atomicAdd(&a.scratch->counted, static_cast<Word>(count));
 }
 
 // True if gradient vectors are 16-byte aligned wherever the logits' are, in every row.
@@ -238,16 +227,7 @@ cudaError_t LaunchPersistent(const DeviceFacts& device, const KernelEntry& entry
 }
 
 cudaError_t LaunchCrossEntropy(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& launch, cudaStream_t stream) {
-  const bool counts = launch.count_denominator && launch.rows > 0;
-  if (counts) {
-    const unsigned ctas = static_cast<unsigned>(std::min<long long>((launch.rows + 1023) / 1024, device.multiprocessors));
-    CountUnmasked<<<ctas, 256, 0, stream>>>(launch);
-    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
-  }
-  const cudaError_t error = LaunchKernelFor(device, dtype, launch, stream);
-  // The scratch serves other launches later: nobody else takes back what has been counted.
-  if (error != cudaSuccess && counts) (void)cudaMemsetAsync(&launch.scratch->counted, 0, sizeof launch.scratch->counted, stream);
-  return error;
+  return EnqueueCounted(device, launch, launch.vocab_size, stream, [&] { return LaunchKernelFor(device, dtype, launch, stream); });
 }
 
 }  // namespace lossgauge::cuda

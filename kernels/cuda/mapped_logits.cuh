@@ -88,7 +88,7 @@ class MappedLogits {
   __device__ __forceinline__ double Log2OfExp(float x) const {
     if constexpr (kMap == LogitMap::kScale) return x * steep_;
     else if constexpr (kMap == LogitMap::kHighCap) return reach_ * tanh(x * scale_ / cap_);
-    else return fma(Share(Fall(Limited(x, -limit_))), 2. * reach_, -reach_);
+    else return fma(Share(Fall(x)), 2. * reach_, -reach_);
   }
   // e^(difference of z), from one x to another.
   __device__ __forceinline__ float Ratio(float x, float to) const {
@@ -119,12 +119,10 @@ class MappedLogits {
         v.slope = static_cast<float>(scale_ * 4. * u * share * share);
       }
     } else {
-      const double u = Fall(Limited(x, kZ ? -limit_ : fmaxf(r.low, -limit_))), share = Share(u);
-      v.e = Exp2Fixed(fma(share, 2. * reach_, fixed - reach_ - r.at));
-      if constexpr (kZ) {
-        if (x < r.low) v.e = 0.f;
-        v.z = static_cast<float>(fma(share, 2. * cap_, -cap_));
-      }
+      const double u = Fall(x), share = Share(u);
+      const float e = Exp2Fixed(fma(share, 2. * reach_, fixed - reach_ - r.at));
+      v.e = x < r.low ? 0.f : e;
+      if constexpr (kZ) v.z = static_cast<float>(fma(share, 2. * cap_, -cap_));
       // 1 - tanh^2 as a quotient of exponentials: as a difference it would have no digits left where the cap flattens.
       if constexpr (kSlope) v.slope = static_cast<float>(u * share * share) * 4.f;
     }
@@ -140,6 +138,7 @@ class MappedLogits {
   __device__ __forceinline__ float Above(float x) const { return x + static_cast<float>(kMostRaise / steep_); }
   // dz/dlogit = slope() * Value::slope
   __device__ __forceinline__ float slope() const { return slope_; }
+  __device__ __forceinline__ float SlopeAt(float logit) const { return Of<false, true>(Turned(logit), {0., -INFINITY}, 0.f).slope * slope_; }
   // Magnitudes of logits below this have a smaller |z| than this one, also after rounding.
   __device__ __forceinline__ float Least(float z) const {
     const double below = z * (1. - 3e-7);
@@ -148,9 +147,8 @@ class MappedLogits {
 
  private:
   static constexpr uint32_t kSigns = E::kPerWord == 2 ? 0x80008000u : 0x80000000u;
-  __device__ __forceinline__ float Limited(float x, float low) const { return fminf(fmaxf(x, low), limit_); }
-  // e^(-2 y), y = scale * x / cap, and 1 / (1 + that): tanh(y) = 2 / (1 + e^(-2 y)) - 1.
-  __device__ __forceinline__ double Fall(float x) const { return Exp2Double(x * fall_); }
+  // e^(-2 y) as far as a double holds it, y = scale * x / cap, and 1 / (1 + that): tanh(y) = 2 / (1 + e^(-2 y)) - 1.
+  __device__ __forceinline__ double Fall(float x) const { return Exp2Double(fminf(fmaxf(x, -limit_), limit_) * fall_); }
   static __device__ __forceinline__ double Share(double u) { return ReciprocalDouble(1. + u); }
 
   uint32_t flip_;

@@ -1,9 +1,6 @@
 #include "kernels/cuda/nccl.h"
 
-#include <dlfcn.h>
-
-#include <string>
-
+#include "kernels/cuda/shared_functions.h"
 #include "kernels/host/error.h"
 
 namespace lossgauge::cuda {
@@ -12,39 +9,18 @@ namespace {
 // A communicator belongs to the copy that made it: the job's own, which a framework has usually loaded under this name.
 constexpr const char* kLibrary = "libnccl.so.2";
 
-template <class F>
-bool Find(void* library, const char* name, F* function) {
-  *function = reinterpret_cast<F>(::dlsym(library, name));
-  return *function != nullptr;
-}
-
-struct Loaded {
-  Nccl table{};
-  std::string why;  // empty = all there
-};
-
-Loaded Load() {
-  Loaded loaded;
-  void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // never closed: its kernels may be on their way at exit
-  if (library == nullptr) {
-    const char* error = ::dlerror();
-    loaded.why = error != nullptr ? error : kLibrary;
-    return loaded;
-  }
-  Nccl& t = loaded.table;
-  const bool all = Find(library, "ncclGetUniqueId", &t.GetUniqueId) && Find(library, "ncclCommInitRank", &t.CommInitRank) &&
-                   Find(library, "ncclCommDestroy", &t.CommDestroy) && Find(library, "ncclCommCount", &t.CommCount) &&
-                   Find(library, "ncclCommUserRank", &t.CommUserRank) && Find(library, "ncclCommCuDevice", &t.CommCuDevice) &&
-                   Find(library, "ncclCommGetAsyncError", &t.CommGetAsyncError) && Find(library, "ncclAllGather", &t.AllGather) &&
-                   Find(library, "ncclGetErrorString", &t.GetErrorString);
-  if (!all) loaded.why = std::string(kLibrary) + " lacks a function of NCCL 2.4";
-  return loaded;
+bool FindAll(const SharedFunctions& from, Nccl* t) {
+  return from.Find("ncclGetUniqueId", &t->GetUniqueId) && from.Find("ncclCommInitRank", &t->CommInitRank) &&
+         from.Find("ncclCommDestroy", &t->CommDestroy) && from.Find("ncclCommCount", &t->CommCount) &&
+         from.Find("ncclCommUserRank", &t->CommUserRank) && from.Find("ncclCommCuDevice", &t->CommCuDevice) &&
+         from.Find("ncclCommGetAsyncError", &t->CommGetAsyncError) && from.Find("ncclAllGather", &t->AllGather) &&
+         from.Find("ncclGetErrorString", &t->GetErrorString);
 }
 
 }  // namespace
 
 const Nccl* Nccl::Get(const char* function) {
-  static const Loaded& loaded = *new Loaded(Load());
+  static const auto& loaded = *new LoadedTable<Nccl>(kLibrary, "NCCL 2.4", FindAll);
   if (loaded.why.empty()) return &loaded.table;
   lossgauge::SetError(LG_UNAVAILABLE, "%s: NCCL: expected a libnccl.so.2 that the process has loaded or its loader finds: %s", function, loaded.why.c_str());
   return nullptr;

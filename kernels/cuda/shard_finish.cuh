@@ -21,7 +21,7 @@ __device__ __forceinline__ void FillColumns(const Group<C>& group, unsigned char
 
 // One row, by one lane: what its contributions come to, and its losses. Returns how many of them are not proven.
 template <class C>
-__device__ __noinline__ unsigned Merge(const ShardLaunch& a, const Sender* senders, long long row, MergedRow* m) {
+__device__ __noinline__ unsigned Merge(const ShardLaunch& a, const Sender* senders, long long row, WholeRow* m) {
   const long long target = ReadTarget(a.loss, row);
   unsigned bad = 0;
   const RowProof proof = ProveRow(a, senders, row, target, [&bad](int) { ++bad; });
@@ -56,7 +56,7 @@ __device__ __noinline__ unsigned Merge(const ShardLaunch& a, const Sender* sende
 
 // Up to 32 rows, one a lane where `mine`, into the group's tally.
 template <class C>
-__device__ __noinline__ void Book(const ShardLaunch& a, const MergedRow& m, bool mine, unsigned bad, CtaTally* tally, int lane) {
+__device__ __noinline__ void Book(const ShardLaunch& a, const WholeRow& m, bool mine, unsigned bad, CtaTally* tally, int lane) {
   const long long target = mine ? ReadTarget(a.loss, m.row) : 0;
   const bool live = mine && m.live, counts = mine && (m.finite || m.nonfinite);
   AddCounts(tally, kTokens, mine, lane);
@@ -83,13 +83,13 @@ __device__ __noinline__ void Book(const ShardLaunch& a, const MergedRow& m, bool
 
 // The gradient of an ordinary row.
 template <class C>
-__device__ __forceinline__ typename RowWork<C>::Emitted WriteShardGradient(const ShardLaunch& a, const RowWork<C>& work, const MergedRow& m, const Factor& factor) {
+__device__ __forceinline__ typename RowWork<C>::Emitted WriteShardGradient(const ShardLaunch& a, const RowWork<C>& work, const WholeRow& m, const Factor& factor) {
   using T = typename C::T;
   RowGradient g = MakeRowGradient(m.sums, factor, a.loss.label_smoothing, a.loss.z_loss_weight, static_cast<int>(a.own.vocab_size), 1.);
   const float target_exponential = m.hit ? m.sums.target : 0.f;
   if constexpr (C::MAPPED) {
     const auto reference = work.map.AtZ(m.max);
-    if (m.hit) g.target *= work.map.template Of<false, true>(work.map.Turned(work.target_logit), reference, 0.f).slope * work.map.slope();
+    if (m.hit) g.target *= work.map.SlopeAt(work.target_logit);
     return work.WriteGradient(nullptr, MappedGradient<T, C::MAP, C::SIGNALS>(g, work.map, reference, 1.f), target_exponential, factor.restore);
   } else {
     return work.WriteGradient(nullptr, GradientSweep<T, C::SIGNALS>(g, UnscaledSlopes()), target_exponential, factor.restore);
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardFinishKernel(const _
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
-  __shared__ MergedRow merged_rows[C::GROUPS][32];
+  __shared__ WholeRow merged_rows[C::GROUPS][32];
   __shared__ Sender senders[kMostRanks];
   __shared__ unsigned launch_best[C::GROUPS];
   for (unsigned i = threadIdx.x; i < sizeof(tallies) / 8; i += C::THREADS) reinterpret_cast<Word*>(tallies)[i] = 0;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardFinishKernel(const _
   const int group_index = threadIdx.x / C::GROUP_THREADS, lane = threadIdx.x & 31;
   const Group<C> group{scratch, group_index, static_cast<int>(threadIdx.x % C::GROUP_THREADS) >> 5, lane, static_cast<int>(threadIdx.x % C::GROUP_THREADS)};
   const typename C::Map map(C::MAPPED ? a.loss.logit_scale : 1., C::MAPPED ? a.loss.logit_softcap : 0.);
-  MergedRow* const merged = merged_rows[group_index];
+  WholeRow* const merged = merged_rows[group_index];
   CtaTally& tally = tallies[group_index];
   unsigned best_abs = 0;
   if constexpr (C::SIGNALS) best_abs = static_cast<unsigned>(a.loss.counters->worst_logit.high >> 32) & 0x7fffffffu;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardFinishKernel(const _
     }
     group.Sync();
     for (int i = 0; sweeps && i < count; ++i) {
-      MergedRow& m = merged[i];
+      WholeRow& m = merged[i];
       unsigned char* const grad = a.loss.grad == nullptr ? nullptr : a.loss.grad + m.row * a.loss.grad_stride_bytes;
       if (m.kind == RowKind::kLeftOut) {
         if (grad != nullptr) ZeroColumns<C>(group, grad, 0, a.loss.columns);

@@ -95,13 +95,8 @@ __device__ __forceinline__ RowProof ProveRow(const ShardLaunch& a, const Sender*
     const ShardRowWords words = LoadShardRow(a, s, row);
     const lg_shard_row& said = words.said;
     bool proven = sender.believed && said.tag == lg_shard_row_tag(SaltOf(a, s), row, words.words);
-    if (proven && said.target_id == target) {
-      const bool holds = live && target >= sender.first_column && target < sender.first_column + sender.columns;
-      const bool says_so = (said.flags & (LG_SHARD_HAS_TARGET | LG_SHARD_NAN)) != 0;
-      if (holds ? !says_so : (said.flags & LG_SHARD_HAS_TARGET) != 0) proven = false;
-    } else if (proven) {
-      proof.agreed = false;
-    }
+    if (proven && said.target_id != target) proof.agreed = false;
+    else if (proven) proven = lg_shard_row_fits(&said, live, sender.first_column, sender.columns) != 0;
     if (!proven) {
       proof.proven = false;
       bad(s);
@@ -119,7 +114,7 @@ enum class RowKind : unsigned char {
 };
 
 // A row over the whole vocabulary, for its gradient, and what its loss and signals leave until its gradient is known.
-struct MergedRow {
+struct WholeRow {
   RowLoss loss;
   RowSums sums;  // target and others relative to `max`
   double max;    // largest z, no fp32 number where logits are mapped
@@ -135,7 +130,7 @@ struct MergedRow {
 
 // Of a live row whose contributions are proven and agree, and none of which is NaN.
 template <bool kSignals>
-__device__ __forceinline__ void MergeRow(const ShardLaunch& a, const Sender* senders, long long row, double largest, MergedRow* m) {
+__device__ __forceinline__ void MergeRow(const ShardLaunch& a, const Sender* senders, long long row, double largest, WholeRow* m) {
   const int count = static_cast<int>(a.own.group_size), self = static_cast<int>(a.own.sender);
   const bool smoothing = a.loss.label_smoothing != 0.f;
   double others = 0., differences = 0., own_others = 0., holder_max = -INFINITY, holder_target = 0.;

@@ -2,7 +2,8 @@
 #ifndef LOSSGAUGE_KERNELS_CUDA_SHARD_ROWS_CUH_
 #define LOSSGAUGE_KERNELS_CUDA_SHARD_ROWS_CUH_
 
-#include "kernels/cuda/rows_kernel.cuh"
+#include "kernels/cuda/launch_end.cuh"
+#include "kernels/cuda/row_work.cuh"
 #include "kernels/cuda/shard_launch.h"
 
 namespace lossgauge::cuda {

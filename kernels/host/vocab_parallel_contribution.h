@@ -98,5 +98,12 @@ LG_RING_FN uint64_t lg_shard_header_tag(uint64_t salt, const uint64_t* words) { 
 LG_RING_FN uint64_t lg_shard_row_tag(uint64_t salt, int64_t row, const uint64_t* words) {
   return lg_shard_tag(salt, row, words, LG_SHARD_ROW_BYTES / 8 - 1);
 }
+/* Whether a row of the right tag and target fits its sender's header, of columns [first_column, first_column + columns): who holds the target must say so, and
+ * nobody else may. `live`: the row is neither masked nor out of range. */
+LG_RING_FN int lg_shard_row_fits(const lg_shard_row* said, int live, int64_t first_column, int64_t columns) {
+  const int holds = live && said->target_id >= first_column && said->target_id < first_column + columns;
+  if (holds) return (said->flags & (LG_SHARD_HAS_TARGET | LG_SHARD_NAN)) != 0;
+  return (said->flags & LG_SHARD_HAS_TARGET) == 0;
+}
 
 #endif /* LOSSGAUGE_KERNELS_HOST_VOCAB_PARALLEL_CONTRIBUTION_H_ */
