@@ -183,7 +183,7 @@ std::string ChoiceFlag(const char* name, const std::string& value, const std::ve
 
 }  // namespace
 
-SidecarFlags ParseFlags(int argc, char** argv) {
+Flags ParseFlags(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--help" || argument == "-help" || argument == "-h" || argument == "help") {
@@ -212,7 +212,7 @@ SidecarFlags ParseFlags(int argc, char** argv) {
   if (role != "sidecar") UsageError(absl::StrCat("unknown role \"", role, "\"; known: sidecar"));
   if (positional.size() > 2) UsageError(absl::StrCat("unexpected argument \"", std::string(positional[2]), "\""));
 
-  SidecarFlags flags;
+  Flags flags;
   for (const std::string& entry : ring_dirs) {
     std::vector<std::string> directories = Split(entry);
     if (directories.empty()) UsageError(absl::StrCat("--ring_dir=\"", entry, "\" names no directory"));

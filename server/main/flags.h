@@ -9,7 +9,7 @@
 
 namespace lossgauge::main {
 
-struct SidecarFlags {
+struct Flags {
   std::vector<std::string> ring_dirs;
   std::string state_dir;  // "" = nothing survives a restart
   std::string http_listen;
@@ -33,7 +33,7 @@ struct SidecarFlags {
 };
 
 // Does not return on --help, --version (exit code 0) or an error (a sentence on stderr, exit code 2).
-SidecarFlags ParseFlags(int argc, char** argv);
+Flags ParseFlags(int argc, char** argv);
 
 }  // namespace lossgauge::main
 

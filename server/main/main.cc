@@ -1,4 +1,4 @@
-// lossgauged: see flags.cc for its command line, sidecar.cc for what it is made of.
+// lossgauged: see flags.cc for its command line, observer.cc for what it is made of.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 
 #include "server/main/flags.h"
 #include "server/main/logging.h"
-#include "server/main/sidecar.h"
+#include "server/main/observer.h"
 #include "spdlog/spdlog.h"
 
 namespace {
@@ -35,7 +35,7 @@ sigset_t HandledSignals() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const lossgauge::main::SidecarFlags flags = lossgauge::main::ParseFlags(argc, argv);
+  const lossgauge::main::Flags flags = lossgauge::main::ParseFlags(argc, argv);
   lossgauge::main::SetUpLogging(flags.log_format, flags.log_level);
   SetProcessLimits();
   signal(SIGPIPE, SIG_IGN);
@@ -43,17 +43,17 @@ int main(int argc, char** argv) {
   const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  lossgauge::main::Sidecar sidecar(flags);
-  if (const absl::Status status = sidecar.Start(); !status.ok()) {
+  lossgauge::main::Observer observer(flags);
+  if (const absl::Status status = observer.Start(); !status.ok()) {
     spdlog::error("cannot start: {}", std::string(status.message()));
-    sidecar.Shutdown();
+    observer.Shutdown();
     return 1;
   }
   for (;;) {
     int signal = 0;
     if (sigwait(&signals, &signal) != 0) continue;
     if (signal == SIGHUP) {
-      const absl::Status status = sidecar.ReloadPolicy();
+      const absl::Status status = observer.ReloadPolicy();
       if (status.ok()) {
         spdlog::info("policy read again");
       } else {
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
       continue;
     }
     spdlog::info("ending on {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
-    sidecar.Shutdown();
+    observer.Shutdown();
     spdlog::info("ended");
     return 0;
   }

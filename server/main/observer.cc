@@ -1,4 +1,4 @@
-#include "server/main/sidecar.h"
+#include "server/main/observer.h"
 
 #include <chrono>
 #include <functional>
@@ -40,7 +40,7 @@ absl::Status StartPatiently(const std::function<absl::Status()>& start) {
   return status;
 }
 
-absl::StatusOr<std::unique_ptr<state::JudgeFactory>> MakeJudges(const SidecarFlags& flags) {
+absl::StatusOr<std::unique_ptr<state::JudgeFactory>> MakeJudges(const Flags& flags) {
   detect::PolicySet policies = detect::DefaultPolicies();
   if (!flags.policy.empty()) {
     auto loaded = detect::LoadPolicy(flags.policy);
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<state::JudgeFactory>> MakeJudges(const SidecarFla
 
 }  // namespace
 
-struct Sidecar::Parts {
+struct Observer::Parts {
   state::SystemClock clock;
   std::unique_ptr<state::JudgeFactory> judges;
   std::unique_ptr<state::Store> store;
@@ -71,10 +71,10 @@ struct Sidecar::Parts {
   std::unique_ptr<web::WebServer> web;
 };
 
-Sidecar::Sidecar(SidecarFlags flags) : flags_(std::move(flags)), parts_(std::make_unique<Parts>()) {}
-Sidecar::~Sidecar() { Shutdown(); }
+Observer::Observer(Flags flags) : flags_(std::move(flags)), parts_(std::make_unique<Parts>()) {}
+Observer::~Observer() { Shutdown(); }
 
-absl::Status Sidecar::Start() {
+absl::Status Observer::Start() {
   Parts& p = *parts_;
   auto judges = MakeJudges(flags_);
   if (!judges.ok()) return judges.status();
@@ -139,7 +139,7 @@ absl::Status Sidecar::Start() {
   return absl::OkStatus();
 }
 
-absl::Status Sidecar::ReloadPolicy() {
+absl::Status Observer::ReloadPolicy() {
   if (flags_.policy.empty()) return absl::FailedPreconditionError("no --policy file was given: nothing to read again");
   auto judges = MakeJudges(flags_);
   if (!judges.ok()) return judges.status();
@@ -154,7 +154,7 @@ absl::Status Sidecar::ReloadPolicy() {
   return absl::OkStatus();
 }
 
-void Sidecar::Shutdown() {
+void Observer::Shutdown() {
   Parts& p = *parts_;
   if (p.pipeline) p.pipeline->Stop(kFinalDrainNs);
   if (p.grpc) p.grpc->Shutdown(kStreamGraceNs);

@@ -1,6 +1,6 @@
-// The sidecar put together: sources, book, store, pipeline and the servers in front of it.
-#ifndef LOSSGAUGE_SERVER_MAIN_SIDECAR_H_
-#define LOSSGAUGE_SERVER_MAIN_SIDECAR_H_
+// lossgauged put together: sources, book, store, pipeline and the servers in front of it.
+#ifndef LOSSGAUGE_SERVER_MAIN_OBSERVER_H_
+#define LOSSGAUGE_SERVER_MAIN_OBSERVER_H_
 
 #include <memory>
 
@@ -9,10 +9,10 @@
 
 namespace lossgauge::main {
 
-class Sidecar {
+class Observer {
  public:
-  explicit Sidecar(SidecarFlags flags);
-  ~Sidecar();
+  explicit Observer(Flags flags);
+  ~Observer();
 
   // Draining begins before the servers listen. An address that cannot be had is tried again for some seconds, for a predecessor that is just
   // ending; then it is an error, with address and errno.
@@ -24,10 +24,10 @@ class Sidecar {
 
  private:
   struct Parts;
-  const SidecarFlags flags_;
+  const Flags flags_;
   std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace lossgauge::main
 
-#endif  // LOSSGAUGE_SERVER_MAIN_SIDECAR_H_
+#endif  // LOSSGAUGE_SERVER_MAIN_OBSERVER_H_
