@@ -34,16 +34,16 @@ enum class Metric {
   kIncidents, kSpikes, kMismatches, kMismatchesOpen,
   // The run itself.
   kRunInfo, kRunActive, kRunShadow, kRunEnded, kRunFirstSeen, kRunWorldSize, kRunRanks, kRunAttempts, kRunPhase, kRunCheckpointStep,
-  kRunEvaluationLoss, kRunEvaluationStep,
+  kRunEvaluationLoss, kRunEvaluationStep, kRunVocabSize,
   // Last joined step of the run.
   kRunStep, kRunLoss, kRunPerplexity, kRunBitsPerByte, kRunObjective, kRunZLoss, kRunReportedLoss, kRunAccuracy, kRunGradNorm,
   kRunLogitGradNorm, kRunHiddenGradNorm, kRunHeadGradNorm, kRunMaxAbsLogit, kRunLogZ, kRunLogZMax, kRunLearningRate, kRunStepSeconds, kRunStepTokens, kRunStepUnmaskedTokens,
   kRunMissingRanks, kRunLastStepTime, kRunMaxLoss, kRunMaxGradNorm, kRunMaxAbsLogit60, kRunMaxLogZ, kRunMaxStepSeconds,
   // Last step of one rank.
   kStep, kLoss, kPerplexity, kBitsPerByte, kGradNorm, kLogitGradNorm, kHiddenGradNorm, kHeadGradNorm, kMaxAbsLogit, kLogZ, kLogZMax, kLearningRate, kStepSeconds,
-  kStepUnmaskedTokens, kMaxLoss, kMaxGradNorm, kMaxAbsLogit60, kMaxLogZ, kMaxStepSeconds, kLastRecordTime,
+  kStepUnmaskedTokens, kStepFiniteTokens, kProbabilityMass, kTargetHits, kExchangeBadRows, kDenominatorMin, kDenominatorMax, kMaxLoss, kMaxGradNorm, kMaxAbsLogit60, kMaxLogZ, kMaxStepSeconds, kLastRecordTime,
   // Producer of one rank.
-  kProducerUp, kProducerState, kHeartbeatTime, kEnteredStep, kEnqueuedStep, kPublishedStep,
+  kRankInfo, kShardColumns, kProducerUp, kProducerState, kHeartbeatTime, kEnteredStep, kEnqueuedStep, kPublishedStep,
   // lossgauged itself.
   kBuildInfo, kSnapshotTime, kRuns, kRunsRefused, kRanksNotExported, kNamesRepaired, kRingsAttached, kRingErrors, kDrainCycles, kDrainLag,
   kDrainBusy, kStepsJoined, kLateRecords, kDuplicateRecords, kAbsurdSteps, kBaselineResets, kStateWriteErrors, kStateBytes,

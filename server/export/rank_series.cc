@@ -4,9 +4,11 @@
 #include <numbers>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/export/counter_series.h"
 #include "server/state/gradient_square.h"
+#include "server/state/tensor_group.h"
 
 namespace lossgauge::export_ {
 namespace {
@@ -31,6 +33,14 @@ void AddLastStep(const RankLabels& at, const lg_step_record& record, FamilyBuild
   page.Add(Metric::kStep, {at.run, at.rank}, static_cast<double>(record.step));
   if (has(LG_HAS_LOSS)) {
     page.Add(Metric::kStepUnmaskedTokens, {at.run, at.rank}, static_cast<double>(record.unmasked_tokens));
+    page.Add(Metric::kStepFiniteTokens, {at.run, at.rank}, finite);
+  }
+  if (has(LG_HAS_MASS)) page.Add(Metric::kProbabilityMass, {at.run, at.rank}, lg_fixed128_to_double(record.probability_mass));
+  if (has(LG_HAS_LOGITS)) page.Add(Metric::kTargetHits, {at.run, at.rank}, static_cast<double>(record.target_hits));
+  if (has(LG_HAS_EXCHANGE)) page.Add(Metric::kExchangeBadRows, {at.run, at.rank}, static_cast<double>(record.exchange_bad_rows));
+  if (has(LG_HAS_DENOMINATOR)) {
+    page.Add(Metric::kDenominatorMin, {at.run, at.rank}, record.denominator_min);
+    page.Add(Metric::kDenominatorMax, {at.run, at.rank}, record.denominator_max);
   }
   // A step whose tokens are all masked has no loss: neither 0 nor NaN.
   if (has(LG_HAS_LOSS) && record.finite_tokens > 0) {
@@ -65,6 +75,21 @@ void AddMeasurements(const RankLabels& at, const state::RankView& rank, FamilyBu
   page.Add(Metric::kMaxAbsLogit60, {at.run, at.rank}, rank.max_60s.max_abs_logit);
   page.Add(Metric::kMaxLogZ, {at.run, at.rank}, rank.max_60s.log_z_max_nats);
   page.Add(Metric::kMaxStepSeconds, {at.run, at.rank}, rank.max_60s.step_seconds);
+}
+
+// Indices on the axes that tell groups apart, "dp3" or "dp3 cp1": of an axis that the job does not have, nothing.
+std::string GroupName(const lg_layout& layout) {
+  std::string name = absl::StrCat("dp", layout.dp.index);
+  if (layout.cp.size > 1) absl::StrAppend(&name, " cp", layout.cp.index);
+  if (layout.pp.size > 1) absl::StrAppend(&name, " pp", layout.pp.index);
+  if (state::ExpertsAreAnAxis(layout)) absl::StrAppend(&name, " ep", layout.ep.index);
+  return name;
+}
+
+void AddPlace(const RankLabels& at, const lg_layout& layout, FamilyBuilder& page) {
+  if (layout.has_loss == 0) return;
+  page.Add(Metric::kRankInfo, {at.run, at.rank, GroupName(layout), std::to_string(layout.tp.index)}, 1.0);
+  if (layout.vocab_size > 0) page.Add(Metric::kShardColumns, {at.run, at.rank}, static_cast<double>(layout.shard_columns));
 }
 
 // -1 = none yet: a placeholder of the status line, not a step.
@@ -102,6 +127,7 @@ void AddRankSeries(std::string_view run_label, const state::RankView& rank, bool
   if (rank.last_record_time_ns > 0) {
     page.Add(Metric::kLastRecordTime, {at.run, at.rank}, static_cast<double>(rank.last_record_time_ns) * 1e-9);
   }
+  if (rank.producer) AddPlace(at, rank.producer->layout, page);
   AddProducer(at, rank, page);
 }
 

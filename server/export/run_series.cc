@@ -175,6 +175,7 @@ void AddLiveSeries(std::string_view label, const state::RunSnapshot& run, Family
   if (run.last_checkpoint) page.Add(Metric::kRunCheckpointStep, {label}, static_cast<double>(run.last_checkpoint->step));
   page.Add(Metric::kRunEvaluationLoss, {label}, run.evaluation_loss_nats);
   page.Add(Metric::kRunEvaluationStep, {label}, Number(run.evaluation_step));
+  if (run.layout.vocab_size > 0) page.Add(Metric::kRunVocabSize, {label}, static_cast<double>(run.layout.vocab_size));
   if (!AnyProducerUp(run)) return;
   if (run.last_step) AddLastStep(label, *run.last_step, page);
   page.Add(Metric::kRunMaxLoss, {label}, run.max_60s.loss_nats);

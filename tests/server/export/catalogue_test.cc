@@ -12,7 +12,7 @@ namespace lossgauge::export_ {
 namespace {
 
 const std::set<std::string> kAllowedLabels = {"run",  "rank", "reason", "action",   "condition", "severity", "cause",    "kind",
-                                              "mode", "phase", "state",  "version", "revision",  "compiler", "gradient_reduction"};
+                                              "mode", "phase", "state",  "version", "revision",  "compiler", "gradient_reduction", "tensor_group", "shard"};
 
 template <typename Check>
 void ForEachRow(Check check) {

@@ -48,6 +48,32 @@ TEST(MetricsPage, ShowsTheGradientsOfAHeadThatIsComputedWithTheLoss) {
   EXPECT_THAT(page.Get("lossgauge_head_grad_norm{run=\"a\",rank=\"0\"}"), Optional(3.0));
 }
 
+TEST(MetricsPage, SaysWhereARankStandsAndWhatItContributesToItsTensorGroup) {
+  auto run = RunOf("a", 1);
+  auto producer = std::make_shared<state::ProducerInfo>(*run->ranks[0].producer);
+  producer->layout.dp = {4, 3};
+  producer->layout.tp = {2, 1};
+  producer->layout.cp = {2, 1};
+  producer->layout.shard_columns = 25000;
+  run->ranks[0].producer = producer;
+  lg_step_record& record = run->ranks[0].last_sample->record;
+  record.probability_mass = lg_fixed128_from_int64(499);
+  record.target_hits = 510;
+  record.present |= LG_HAS_EXCHANGE;
+  record.exchange_bad_rows = 7;
+  record.denominator_max = 2000;
+  const PageReader page = Render(Shot({run}));
+  EXPECT_THAT(page.Get("lossgauge_rank_info{run=\"a\",rank=\"0\",tensor_group=\"dp3 cp1\",shard=\"1\"}"), Optional(1));
+  EXPECT_THAT(page.Get("lossgauge_shard_columns{run=\"a\",rank=\"0\"}"), Optional(25000));
+  EXPECT_THAT(page.Get("lossgauge_run_vocab_size{run=\"a\"}"), Optional(50257));
+  EXPECT_THAT(page.Get("lossgauge_step_finite_tokens{run=\"a\",rank=\"0\"}"), Optional(1000));
+  EXPECT_THAT(page.Get("lossgauge_probability_mass_tokens{run=\"a\",rank=\"0\"}"), Optional(499));
+  EXPECT_THAT(page.Get("lossgauge_target_hits{run=\"a\",rank=\"0\"}"), Optional(510));
+  EXPECT_THAT(page.Get("lossgauge_exchange_bad_rows{run=\"a\",rank=\"0\"}"), Optional(7));
+  EXPECT_THAT(page.Get("lossgauge_denominator_min_tokens{run=\"a\",rank=\"0\"}"), Optional(1000));
+  EXPECT_THAT(page.Get("lossgauge_denominator_max_tokens{run=\"a\",rank=\"0\"}"), Optional(2000));
+}
+
 TEST(MetricsPage, HasEveryCounterAtZeroBeforeTheFirstEvent) {
   auto run = std::make_shared<state::RunSnapshot>();
   run->run = "new";

@@ -23,6 +23,9 @@ inline std::shared_ptr<state::ProducerInfo> Producer(const std::string& run, std
   producer->layout.world_size = world_size;
   producer->layout.rank = rank;
   producer->layout.has_loss = 1;
+  producer->layout.dp = {world_size, rank};
+  producer->layout.tp = producer->layout.cp = producer->layout.pp = producer->layout.ep = {1, 0};
+  producer->layout.vocab_size = producer->layout.shard_columns = 50257;
   producer->layout.gradient_reduction = LG_GRADIENT_REDUCTION_MEAN;
   return producer;
 }
@@ -31,7 +34,7 @@ inline std::shared_ptr<state::ProducerInfo> Producer(const std::string& run, std
 inline lg_step_record Record(std::int64_t step) {
   lg_step_record record{};
   record.present = LG_HAS_LOSS | LG_HAS_LOGITS | LG_HAS_DENOMINATOR | LG_HAS_LOGIT_GRAD | LG_HAS_GRAD_NORM | LG_HAS_TARGET_BYTES |
-                   LG_HAS_LEARNING_RATE;
+                   LG_HAS_LEARNING_RATE | LG_HAS_MASS;
   record.step = step;
   record.tokens = 1024;
   record.unmasked_tokens = 1001;
@@ -46,6 +49,8 @@ inline lg_step_record Record(std::int64_t step) {
   record.logit_grad_sq_sum = lg_fixed128_from_int64(250000);
   record.denominator_min = 1000;
   record.denominator_max = 1000;
+  record.probability_mass = lg_fixed128_from_int64(1000);
+  record.target_hits = 1000;
   record.grad_norm = 0.75;
   record.learning_rate = 0.0003;
   return record;
