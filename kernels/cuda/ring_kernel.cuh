@@ -15,7 +15,7 @@ __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a
     BarrierInit(base + C::STARTED, 1);
     StoreShared4(base + C::NOZEROS, 0u);
     for (int i = 0; i < C::NBUF; ++i) {
-      BarrierInit(base + C::FULL + i * 8, 1);
+      BarrierInit(base + C::FULL + i * 8, kWarpArrivals);
       BarrierInit(base + C::EMPTY + i * 8, C::G);
     }
     for (int i = 0; i < C::NS; ++i) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void SetUp(uint32_t base, const CrossEntropyLaunch& a
       BarrierInit(base + C::PFULL + i * 8, 1);
       BarrierInit(base + C::SFULL + i * 8, C::CL * C::R);
       BarrierInit(base + C::READY + i * 8, 1);
-      BarrierInit(base + C::SEMPTY + i * 8, C::CL * (C::G + kTakenArrivals));
+      BarrierInit(base + C::SEMPTY + i * 8, C::CL * (C::G + kWarpArrivals));
     }
     for (int i = 0; i < 2; ++i) {
       BarrierInit(base + C::BOOKFULL + i * 8, kBookRows);

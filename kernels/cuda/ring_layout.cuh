@@ -221,8 +221,8 @@ __device__ __forceinline__ QueueEntry WaitForRow(uint32_t base, const QueueCurso
   const uint4 w = LoadShared16(base + C::QUEUE + q.qs * 16);
   return {static_cast<int>(w.x), static_cast<int>(w.y), __uint_as_float(w.z), __uint_as_float(w.w)};
 }
-// What all lanes have read is handed on by one lane's arrival behind __syncwarp. racecheck does not follow that: for it, each lane arrives by itself.
-constexpr unsigned kTakenArrivals = kForRacecheck ? 32 : 1;
+// What all lanes have read or written is handed on by one lane's arrival behind __syncwarp. racecheck does not follow that: for it, each lane arrives by itself.
+constexpr unsigned kWarpArrivals = kForRacecheck ? 32 : 1;
 template <class C>
 __device__ __forceinline__ void EntryTaken(uint32_t base, int qs) {
   if constexpr (C::CL == 1) BarrierArrive(base + C::SEMPTY + qs * 8);

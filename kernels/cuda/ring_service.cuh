@@ -177,6 +177,8 @@ __device__ __forceinline__ void RunProducer(uint32_t base, const CrossEntropyLau
         } else {
           BarrierArrive(slot.full());
         }
+      } else if (kForRacecheck) {
+        BarrierArrive(slot.full());  // of elements that this lane may have stored
       }
       slot.Next();
     }

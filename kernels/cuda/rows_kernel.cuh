@@ -47,7 +47,7 @@ __device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResu
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : C::MAPPED ? 2 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
