@@ -44,7 +44,6 @@ linear='LinearCases.*:LinearCalls.*-LinearCases.B22_TheHeads*'  # that one has t
 # As for CTest, with the reasons: tests/kernels/CMakeLists.txt.
 sharded='-Linear*:Signals.ObservedLogits*:Signals.EvaluationGoesToItsOwnBlock:Backward.AnOverflowingGradScaleIsCounted'
 sharded+=':Denominators.B01_CountersDoNotDependOnTheCut:Denominators.B01_MicroBatchesAddToTheLossOfOneBatch:Denominators.B07_Chunks*'
-sharded+=':Mapped.SmoothingOverManyEqualColumns'
 races='LinearCases.B24*:LinearCases.B28*:LinearCases.B38*:LinearCalls.TheSameCall*'  # of these: racecheck takes seconds for each
 rows=() failed=0
 
