@@ -10,7 +10,6 @@ import weakref
 from . import abi, errors, library
 from .denominator import Denominator
 from .layout import distributed_defaults
-from .recomputation import in_recomputation
 from .verdict import VerdictPoll
 
 
@@ -32,6 +31,8 @@ def _outside_graphs(method):
 
     @functools.wraps(method)
     def call(self, *arguments, **options):
+        if "torch" not in sys.modules:  # and nobody compiles
+            return method(self, *arguments, **options)
         from .compiling import outside_graphs
 
         return outside_graphs(method, self, *arguments, **options)
@@ -302,11 +303,11 @@ class Gauge:
         else:
             self.abandon("{}: {}".format(kind.__name__, value)[:200])
 
-    def complete(self, options, labels, columns, wants_gradient):
-        """Gives a loss call (LossOptions) what the step knows: its denominator, and where in the step the call's positions begin."""
+    def complete(self, options, labels, columns, wants_gradient, again):
+        """Gives a loss call (LossOptions) what the step knows: its denominator, and where in the step the call's positions begin. again: in_recomputation()."""
         self._check_open()
         self._denominator.complete(options)
-        if in_recomputation():  # divides by the same, and was counted
+        if again:  # divides by the same, and was counted
             return
         if options.reduction == "sum" and wants_gradient:
             self._denominator.count(labels, options.ignore_index, options.vocab_size or columns)
@@ -322,7 +323,6 @@ class Gauge:
             raise errors.FailedPrecondition("gauge: expected an open one, got one that was closed")
 
     def _handle_for(self, device):
-        self._check_open()
         if device.type == "cuda":
             self._device = device
         return self._handle

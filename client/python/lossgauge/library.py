@@ -10,6 +10,8 @@ SONAME = "liblossgauge.so.0"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _lock = threading.Lock()
 _library = None
+_functions = {}  # those of calls so far, by their names without lg_
+_defaults = {}  # structures as their functions fill them in
 
 
 def candidates():
@@ -68,10 +70,13 @@ def _declare(library, place):
 
 def new(name):
     """A structure with its defaults: new("cross_entropy_args")."""
-    function = "lg_{}_init".format(name)
-    structure = abi.INITIALISERS[function]()
-    getattr(load(), function)(ctypes.byref(structure))
-    return structure
+    defaults = _defaults.get(name)
+    if defaults is None:
+        function = "lg_{}_init".format(name)
+        defaults = abi.INITIALISERS[function]()
+        getattr(load(), function)(ctypes.byref(defaults))
+        _defaults[name] = defaults
+    return type(defaults).from_buffer_copy(defaults)
 
 
 def last_error():
@@ -80,7 +85,10 @@ def last_error():
 
 def call(name, *arguments):
     """Calls lg_<name>; raises what its code says."""
-    code = getattr(load(), "lg_" + name)(*arguments)
+    function = _functions.get(name)
+    if function is None:
+        function = _functions[name] = getattr(load(), "lg_" + name)
+    code = function(*arguments)
     if code != 0:
         raise errors.from_code(code, last_error())
 

@@ -84,8 +84,11 @@ def prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants):
     flat_labels = check_labels(labels, hidden.shape[:-1], hidden.device, "hidden")
     options = LossOptions(columns=weight.shape[0], **options)
     if gauge is not None:
-        gauge.complete(options, flat_labels, weight.shape[0], any(wants))
-    return LinearCall(options, None if in_recomputation() else gauge, limits, wants), flat_labels, labels.shape
+        again = in_recomputation()
+        gauge.complete(options, flat_labels, weight.shape[0], any(wants), again)
+        if again:
+            gauge = None
+    return LinearCall(options, gauge, limits, wants), flat_labels, labels.shape
 
 
 _HAS_AUTOCAST_DTYPE = hasattr(torch, "get_autocast_dtype")  # from torch 2.4 on one question for all kinds of devices

@@ -10,7 +10,7 @@ from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
 from .errors import FailedPrecondition
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
-from .tensors import expect, expect_tensor
+from .tensors import expect, expect_tensor, refuse
 
 
 def cross_entropy(
@@ -64,31 +64,34 @@ def cross_entropy(
 
 def _cross_entropy(logits, labels, gauge, shift, inplace, options):
     wants_gradient = torch.is_grad_enabled() and getattr(logits, "requires_grad", False)
-    call, flat_labels, shape = prepare(logits, labels, gauge, shift, options, wants_gradient)
-    call.inplace = inplace and call.wants_gradient
-    if call.inplace:
-        _check_inplace(logits)
+    call, flat_labels, shape = prepare(logits, labels, gauge, shift, options, wants_gradient, inplace)
     losses = _CrossEntropy.apply(logits, flat_labels, call)
     if call.inplace:
         # Whoever saved the logits for a backward pass finds another version; who holds them finds nothing.
-        logits.detach().view(-1)[:0].zero_()
+        _new_version(logits)
         logits.data = logits.new_empty(0)
     return losses.view(shape) if call.options.per_token else losses
 
 
-def prepare(logits, labels, gauge, shift, options, wants_gradient):
+def prepare(logits, labels, gauge, shift, options, wants_gradient, inplace=False):
     """Checks the arguments of a loss call. Its Call, its labels in one dimension, and the shape of its labels."""
     labels, flat_labels = check_tensors(logits, labels, shift, options["ignore_index"])
     options = LossOptions(columns=logits.shape[-1], **options)
+    if inplace and wants_gradient:
+        _check_inplace(logits)
     if gauge is not None:
-        gauge.complete(options, flat_labels, logits.shape[-1], wants_gradient)
-    return Call(options, None if in_recomputation() else gauge, wants_gradient), flat_labels, labels.shape
+        again = in_recomputation()
+        gauge.complete(options, flat_labels, logits.shape[-1], wants_gradient, again)
+        if again:
+            gauge = None
+    return Call(options, gauge, wants_gradient, inplace and wants_gradient), flat_labels, labels.shape
 
 
 def check_tensors(logits, labels, shift, ignore_index):
     """The labels, shifted if they are to be, and the same in one dimension."""
     tensors.check_floats("logits", logits)
-    expect_tensor(logits.dim() >= 1, "logits", "at least one dimension", logits)
+    if logits.dim() < 1:
+        expect_tensor(False, "logits", "at least one dimension", logits)
     if shift:
         labels = shifted(labels, ignore_index)
     return labels, check_labels(labels, logits.shape[:-1], logits.device, "logits")
@@ -114,11 +117,11 @@ def _observe_logits(logits, labels, gauge, shift, options):
 class Call:
     """What a call needs besides its tensors."""
 
-    def __init__(self, options, gauge, wants_gradient):
+    def __init__(self, options, gauge, wants_gradient, inplace=False):
         self.options = options
         self.gauge = gauge
         self.wants_gradient = wants_gradient
-        self.inplace = False
+        self.inplace = inplace
 
     def at_once(self, dtype):
         """Whether the gradient comes with the loss: where one factor for all rows follows, which most often is 1. A gradient per token needs its own
@@ -132,14 +135,15 @@ class Call:
     def fill(self, args, rows, labels, gradient, gauge):
         """Fills `args` (lg_cross_entropy_args). Returns the tensors that must live until the call has been made."""
         alive = self.options.fill(args, labels, rows.device, self.gauge if gauge else None)
-        args.logits = tensors.pointer(rows)
+        args.logits = rows.data_ptr()
         args.logits_dtype = tensors.FLOATS[rows.dtype]
         args.rows, args.columns = rows.shape
         args.row_stride = tensors.row_stride(rows)
         if gradient is not None:
-            args.grad_logits = tensors.pointer(gradient)
+            args.grad_logits = gradient.data_ptr()
             args.grad_row_stride = tensors.row_stride(gradient)
-        return alive + [rows, labels]
+        alive += (rows, labels)
+        return alive
 
     def loss(self, rows, labels, gradient):
         """The loss, or the losses of the rows; with it the gradient at upstream 1 into `gradient`, unless that is None."""
@@ -158,9 +162,17 @@ class Call:
 
 
 def _check_inplace(logits):
-    flat_possible = tensors.as_rows(logits.detach()).data_ptr() == logits.data_ptr()
-    expect(flat_possible, "logits", "rows with unit column stride for inplace=True", "strides {}".format(list(logits.stride())))
+    if tensors.as_rows(logits.detach()).data_ptr() != logits.data_ptr():
+        refuse("logits", "rows with unit column stride for inplace=True", "strides {}".format(list(logits.stride())))
     expect(not (logits.requires_grad and logits.is_leaf), "logits", "the result of a computation for inplace=True", "a leaf that wants its own gradient")
+
+
+def _write_nothing(tensor):
+    tensor.detach().view(-1)[:0].zero_()
+
+
+# Tells autograd that the tensor was written to. Before torch 2.1 only operators could.
+_new_version = getattr(torch.autograd.graph, "increment_version", _write_nothing)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -168,7 +180,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx, logits, labels, call):
         rows = tensors.as_rows(logits)
         if call.inplace:
-            rows = rows.view(rows.shape)  # a tensor of its own: the caller's loses its memory
+            rows = rows.detach()  # a tensor of its own: the caller's loses its memory
         gradient = None
         if call.at_once(rows.dtype):
             gradient = rows if call.inplace else torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
@@ -181,15 +193,19 @@ class _CrossEntropy(torch.autograd.Function):
         return losses
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, upstream):
+        # Gradients of gradients there are none, which is said only where somebody builds a graph of the backward pass: saying it takes time.
+        return _second_order_refused(ctx, upstream) if torch.is_grad_enabled() else _CrossEntropy.first_order(ctx, upstream)
+
+    @staticmethod
+    def first_order(ctx, upstream):
         upstream = upstream.to(torch.float32)
         used, ctx.used = ctx.used, True
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is not None:
             # Handed out once: autograd may add to it, so that a second pass starts from the logits.
             scale(gradient, upstream)
-            return gradient.view(ctx.shape), None, None
+            return gradient if gradient.shape == ctx.shape else gradient.view(ctx.shape), None, None
         call = ctx.call
         if call.inplace:
             if used:
@@ -205,16 +221,18 @@ class _CrossEntropy(torch.autograd.Function):
         return gradient.view(ctx.shape), None, None
 
 
+_second_order_refused = once_differentiable(_CrossEntropy.first_order)
+
+
 def scale(gradient, upstream):
     """A contiguous gradient, or one in rows, *= upstream (one element), on its stream; 1 leaves every bit."""
     rows = gradient if gradient.dim() == 2 else gradient.view(1, -1)
     args = library.new("scale_gradient_args")
-    args.grad = tensors.pointer(rows)
+    args.grad = rows.data_ptr()
     args.dtype = tensors.FLOATS[rows.dtype]
     args.rows, args.columns = rows.shape
     args.row_stride = tensors.row_stride(rows)
     alive = set_upstream(args, upstream)
-    args.stream = tensors.stream_of(rows.device)
-    args.threads = tensors.threads()
+    tensors.run_on(args, rows.device)
     library.call("scale_gradient", ctypes.byref(args))
     del alive

@@ -5,14 +5,22 @@ import math
 import torch
 
 from . import abi, tensors
-from .tensors import expect, expect_tensor
+from .tensors import expect, expect_tensor, refuse
 
 REDUCTIONS = {"mean": abi.MEAN, "sum": abi.SUM, "none": abi.NONE}
 
 
 def number(name, value):
-    expect(isinstance(value, (int, float)) and not isinstance(value, bool), name, "a number", type(value).__name__)
+    if type(value) is not float and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+        refuse(name, "a number", type(value).__name__)
     return float(value)
+
+
+def integer(name, value, bits=64):
+    """Refuses what ctypes would cut to so many bits without a word."""
+    if not isinstance(value, int) or not -(1 << bits - 1) <= value < 1 << bits - 1:
+        refuse(name, "an int of {} bits".format(bits), value if isinstance(value, int) else type(value).__name__)
+    return value
 
 
 class LossOptions:
@@ -23,9 +31,9 @@ class LossOptions:
 
     def __init__(self, *, ignore_index, label_smoothing=0.0, reduction="sum", z_loss=0.0, logit_scale, logit_softcap, denominator=None, grad_scale=None, block,
                  position_base, vocab_size, columns):
-        expect(reduction in REDUCTIONS, "reduction", "'mean', 'sum' or 'none'", repr(reduction))
-        expect(isinstance(ignore_index, int), "ignore_index", "an int", type(ignore_index).__name__)
-        self.ignore_index = ignore_index
+        if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+            refuse("reduction", "'mean', 'sum' or 'none'", repr(reduction))
+        self.ignore_index = integer("ignore_index", ignore_index)
         self.label_smoothing = number("label_smoothing", label_smoothing)
         self.reduction = reduction
         self.z_loss = number("z_loss", z_loss)
@@ -33,10 +41,10 @@ class LossOptions:
         self.logit_softcap = 0.0 if logit_softcap is None else number("logit_softcap", logit_softcap)
         self.denominator = denominator
         self.grad_scale = grad_scale
-        self.block = -1 if block is None else block
+        self.block = -1 if block is None else integer("block", block, 32)
         self.position_base = position_base  # None: not given
-        if vocab_size is not None:
-            expect(isinstance(vocab_size, int) and 0 < vocab_size <= columns, "vocab_size", "1 to {}".format(columns), vocab_size)
+        if vocab_size is not None and not (isinstance(vocab_size, int) and 0 < vocab_size <= columns):
+            refuse("vocab_size", "1 to {}".format(columns), vocab_size)
         self.vocab_size = vocab_size or 0
         if denominator is not None:
             expect(reduction == "mean", "denominator", "reduction='mean', which divides", "reduction={!r}".format(reduction))
@@ -67,30 +75,30 @@ class LossOptions:
         args.z_loss_weight = self.z_loss
         args.logit_scale = self.logit_scale
         args.logit_softcap = self.logit_softcap
-        args.targets = tensors.pointer(labels)
+        args.targets = labels.data_ptr()
         args.target_dtype = tensors.INTEGERS[labels.dtype]
         args.target_stride = labels.stride(0) if labels.numel() > 1 else 1
         if isinstance(self.denominator, torch.Tensor):
             alive.append(tensors.scalar_on(self.denominator, device, torch.float64))
-            args.denominator_pointer = tensors.pointer(alive[-1])
+            args.denominator_pointer = alive[-1].data_ptr()
         elif self.denominator is not None:
             args.denominator = self.denominator
         if self.grad_scale is not None:
             alive.append(tensors.scalar_on(self.grad_scale, device, torch.float32))
-            args.grad_scale = tensors.pointer(alive[-1])
+            args.grad_scale = alive[-1].data_ptr()
         args.block = self.block
-        args.position_base = self.position_base or 0
-        args.stream = tensors.stream_of(device)
-        args.threads = tensors.threads()
+        args.position_base = integer("position_base", self.position_base or 0)
+        tensors.run_on(args, device)
         return alive
 
     def losses(self, args, rows, device):
         """What the call writes: a loss, or one for each row; entered into `args`."""
-        losses = torch.empty(rows if self.per_token else (), dtype=torch.float32, device=device)
         if self.per_token:
-            args.losses = tensors.pointer(losses)
+            losses = torch.empty(rows, dtype=torch.float32, device=device)
+            args.losses = losses.data_ptr()
         else:
-            args.loss = tensors.pointer(losses)
+            losses = torch.empty((), dtype=torch.float32, device=device)
+            args.loss = losses.data_ptr()
         return losses
 
 
@@ -98,20 +106,20 @@ def set_upstream(args, upstream):
     """The gradient that arrived of the loss, one element or one for each row, into `args`; what must live until the call has been made."""
     if upstream.dim() != 1:
         upstream = upstream.reshape(-1)
-    args.upstream = tensors.pointer(upstream)
+    args.upstream = upstream.data_ptr()
     args.upstream_stride = upstream.stride(0) if upstream.numel() > 1 else 0
     return upstream
 
 
 def check_labels(labels, leading, device, where):
     """Labels of the leading shape of `where`, as one dimension of int32 or int64 on its device."""
+    if isinstance(labels, torch.Tensor) and labels.dtype in tensors.INTEGERS and labels.shape == leading and labels.device == device:
+        return labels if labels.dim() == 1 else labels.reshape(-1)
     expect_tensor(isinstance(labels, torch.Tensor), "labels", "a tensor of token numbers", labels)
     expect_tensor(not labels.dtype.is_floating_point and not labels.dtype.is_complex and labels.dtype != torch.bool, "labels", "integers", labels)
     expect_tensor(labels.shape == leading, "labels", "shape {}, as {} without its last dimension", labels, list(leading), where)
     tensors.check_same_device("labels", labels, device, where)
-    if labels.dtype not in tensors.INTEGERS:
-        labels = labels.to(torch.int64)
-    return labels if labels.dim() == 1 else labels.reshape(-1)
+    return labels.to(torch.int64).reshape(-1)
 
 
 def shifted(labels, ignore_index):

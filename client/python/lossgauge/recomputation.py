@@ -2,17 +2,19 @@
 
 import sys
 
+import torch
+
+# Inside of a backward pass the engine has a task; 1.13 has no such question.
+_task = getattr(torch._C, "_current_graph_task_id", None)
+
 
 def in_recomputation():
     """True while torch.utils.checkpoint runs a forward pass again on behalf of a backward pass."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    # Inside of a backward pass the engine has a task; 1.13 has no such question, so the stack is asked for torch's checkpointing there.
-    task = getattr(torch._C, "_current_graph_task_id", None)
-    if task is not None:
-        return task() != -1
-    frame = sys._getframe(1)
+    return _task() != -1 if _task is not None else _checkpointing_runs()
+
+
+def _checkpointing_runs():
+    frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         # CheckpointFunction.backward (re-entrant) and the unpack hook (the other form) are what run a function again.

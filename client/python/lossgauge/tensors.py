@@ -6,11 +6,16 @@ from . import abi, errors
 
 FLOATS = {torch.float32: abi.FP32, torch.bfloat16: abi.BF16, torch.float16: abi.FP16}
 INTEGERS = {torch.int32: abi.INT32, torch.int64: abi.INT64}
+DEVICES = ("cpu", "cuda")
+
+
+def refuse(name, expected, got):
+    raise errors.InvalidArgument("{}: expected {}, got {}".format(name, expected, got))
 
 
 def expect(condition, name, expected, got):
     if not condition:
-        raise errors.InvalidArgument("{}: expected {}, got {}".format(name, expected, got))
+        refuse(name, expected, got)
 
 
 def expect_tensor(condition, name, expected, tensor, *parts):
@@ -28,12 +33,14 @@ def kind(tensor):
 
 def check_floats(name, tensor, dims=None):
     """A dense tensor of fp32, bf16 or fp16 on a CPU or a CUDA device."""
+    if (isinstance(tensor, torch.Tensor) and tensor.dtype in FLOATS and tensor.layout == torch.strided and tensor.device.type in DEVICES
+            and (dims is None or tensor.dim() == dims)):
+        return
     expect_tensor(isinstance(tensor, torch.Tensor), name, "a tensor", tensor)
     expect_tensor(tensor.dtype in FLOATS, name, "float32, bfloat16 or float16", tensor)
     expect(tensor.layout == torch.strided, name, "a dense tensor", tensor.layout)
-    expect_tensor(tensor.device.type in ("cpu", "cuda"), name, "a tensor on a CPU or a CUDA device", tensor)
-    if dims is not None:
-        expect_tensor(tensor.dim() == dims, name, "{} dimension{}", tensor, dims, "" if dims == 1 else "s")
+    expect_tensor(tensor.device.type in DEVICES, name, "a tensor on a CPU or a CUDA device", tensor)
+    expect_tensor(tensor.dim() == dims, name, "{} dimension{}", tensor, dims, "" if dims == 1 else "s")
 
 
 def check_same_device(name, tensor, device, where):
@@ -62,7 +69,7 @@ def row_stride(rows):
 
 def pointer(tensor):
     """Address of the first element; None for an absent tensor. Empty tensors have none, and the library reads nothing of them."""
-    return None if tensor is None or tensor.data_ptr() == 0 else tensor.data_ptr()
+    return None if tensor is None else tensor.data_ptr() or None
 
 
 # What torch's own generated code calls: the number alone, without an object around it.
@@ -78,8 +85,12 @@ def stream_of(device):
     return torch.cuda.current_stream(device).cuda_stream
 
 
-def threads():
-    return torch.get_num_threads()
+def run_on(args, device):
+    """Stream or threads of a call into its arguments."""
+    if device.type == "cuda":
+        args.stream = stream_of(device)
+    else:
+        args.threads = torch.get_num_threads()
 
 
 def scalar_on(value, device, dtype):

@@ -60,8 +60,11 @@ def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, s
     wants_gradient = torch.is_grad_enabled() and logits.requires_grad
     options = LossOptions(columns=logits.shape[-1], **options)
     if gauge is not None:
-        gauge.complete(options, flat_labels, shard.vocab_size, wants_gradient)
-    call = _ShardCall(options, None if in_recomputation() else gauge, wants_gradient, group, shard)
+        again = in_recomputation()
+        gauge.complete(options, flat_labels, shard.vocab_size, wants_gradient, again)
+        if again:
+            gauge = None
+    call = _ShardCall(options, gauge, wants_gradient, group, shard)
     losses = _VocabParallelCrossEntropy.apply(logits, flat_labels, call)
     return losses.view(labels.shape) if call.options.per_token else losses
 
