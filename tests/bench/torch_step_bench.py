@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Whole training steps of a small transformer in PyTorch (125M parameters, bf16): with lossgauge's loss, every signal and a record each step, against plain
-torch without any signal, and against the same signals computed in torch. One model, variants interleaved, medians.
+torch without any signal, and against the same signals computed in torch. One model, variants interleaved in an order drawn anew each round, medians.
 
   LOSSGAUGE_LIBRARY=.../liblossgauge.so.0 PYTHONPATH=client/python tests/bench/torch_step_bench.py
 
+Each step twice: as Python calls it, where the host is most of what so small a model waits for, and as a replayed CUDA graph, which is what the device takes.
+Against torch: the median over rounds of the difference within a round, with the interval in which it lies with 95 % by the order of the rounds' differences.
 Waits are the CUDA runtime's calls in one profiled step that wait for the device (synchronise, copies to the host), optimizer and gradient norm included.
 """
 import argparse
+import functools
+import math
+import random
 import statistics
 import tempfile
 import time
@@ -82,8 +87,9 @@ class Job:
         self.tokens = torch.randint(0, options.vocabulary, (options.batch, options.length + 1), device=options.device)
         self.labels = self.tokens[:, 1:].reshape(-1).clone()
         self.labels[::8] = -100
-        fused = {"fused": True} if options.device != "cpu" else {}
+        fused = {"fused": True, "capturable": True} if options.device != "cpu" else {}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, **fused)
+        self.rate = torch.full((), 1e-5, device=options.device)
         self.gauge, self.naive = gauge, NaiveSignals()
         self.variants = {"torch": self.of_torch, "torch, fp32 logits": lambda h: functional.cross_entropy(self.logits(h).float(), self.labels),
                          "lossgauge": lambda h: gauge.cross_entropy(self.logits(h), self.labels),
@@ -110,8 +116,20 @@ class Job:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if name.startswith("lossgauge"):
-            self.gauge.step(grad_norm=norm, lr=1e-5)
+            self.gauge.step(grad_norm=norm, lr=self.rate)
         return loss.detach()
+
+    def captured(self, name):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.step(name)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            self.step(name)
+        return graph.replay
 
 
 def waits_of(job, name):
@@ -125,6 +143,46 @@ def waits_of(job, name):
     return sum("Synchronize" in name or name == "cudaMemcpy" or name == "aten::_local_scalar_dense" for name in inside)
 
 
+def measure(steps, options, wait):
+    """ms a step of each round, by variant; and the peak of torch's memory, GiB."""
+    cuda = options.device != "cpu"
+    times, peaks, order = {name: [] for name in steps}, {}, list(steps)
+    for number in range(-1, options.rounds):
+        random.shuffle(order)
+        for name in order:
+            if cuda:
+                torch.cuda.reset_peak_memory_stats()
+            wait()
+            begin = time.perf_counter()
+            for _ in range(options.steps):
+                steps[name]()
+            wait()
+            if number >= 0:
+                times[name].append((time.perf_counter() - begin) / options.steps * 1e3)
+                peaks[name] = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
+    return times, peaks
+
+
+def median_and_interval(values):
+    """The median, and the values between which it lies with 95 % or more: ranks of a fair coin's throws."""
+    values, n = sorted(values), len(values)
+    below, mass = 0, 0.5**n
+    while mass <= 0.025:
+        below += 1
+        mass += math.comb(n, below) * 0.5**n
+    below = max(0, below - 1)
+    return statistics.median(values), values[below], values[n - 1 - below]
+
+
+def table(title, times, columns):
+    print("\n{}\n\n| loss | ms per step (lowest to highest) | against torch (95 %) | {} |".format(title, " | ".join(columns)))
+    print("| --- | --- | --- |" + " --- |" * len(columns))
+    for name, given in times.items():
+        differences = median_and_interval([one - plain for one, plain in zip(given, times["torch"])])
+        print("| {} | {:.2f} ({:.2f} to {:.2f}) | {:+.2f} ms ({:+.2f} to {:+.2f}) | {} |".format(
+            name, statistics.median(given), min(given), max(given), *differences, " | ".join(str(values[name]) for values in columns.values())), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -135,29 +193,16 @@ def main():
     wait = torch.cuda.synchronize if cuda else lambda: None
     with tempfile.TemporaryDirectory() as directory, lossgauge.Gauge(run="bench", ring_dir=directory) as gauge:
         job = Job(options, gauge)
-        times, peaks = {name: [] for name in job.variants}, {}
-        for number in range(-1, options.rounds):
-            for name in job.variants:
-                if cuda:
-                    torch.cuda.reset_peak_memory_stats()
-                wait()
-                begin = time.perf_counter()
-                for _ in range(options.steps):
-                    job.step(name)
-                wait()
-                if number >= 0:
-                    times[name].append((time.perf_counter() - begin) / options.steps * 1e3)
-                    peaks[name] = torch.cuda.max_memory_allocated() / 2**30 if cuda else 0
         parameters = sum(parameter.numel() for parameter in job.model.parameters())
-        print("{:.0f}M parameters, {} x {} tokens, vocabulary {}. torch {}, {}\n".format(
-            parameters / 1e6, options.batch, options.length, options.vocabulary, torch.__version__, torch.cuda.get_device_name() if cuda else "CPU"))
-        print("| loss | ms per step (lowest to highest) | against torch | waits per step | peak memory, GiB |")
-        print("| --- | --- | --- | --- | --- |")
-        plain = statistics.median(times["torch"])
-        for name, given in times.items():
-            middle = statistics.median(given)
-            print("| {} | {:.2f} ({:.2f} to {:.2f}) | {:+.2f} ms | {} | {:.2f} |".format(
-                name, middle, min(given), max(given), middle - plain, waits_of(job, name) if cuda else "", peaks[name]))
+        print("{:.0f}M parameters, {} x {} tokens, vocabulary {}, {} rounds of {} steps. torch {}, {}".format(
+            parameters / 1e6, options.batch, options.length, options.vocabulary, options.rounds, options.steps, torch.__version__,
+            torch.cuda.get_device_name() if cuda else "CPU"))
+        times, peaks = measure({name: functools.partial(job.step, name) for name in job.variants}, options, wait)
+        memory = {name: "{:.2f}".format(peak) for name, peak in peaks.items()}
+        table("Called from Python", times, {"waits per step": {name: waits_of(job, name) if cuda else "" for name in times}, "peak memory, GiB": memory})
+        if cuda:
+            times, _ = measure({name: job.captured(name) for name in job.variants}, options, wait)
+            table("Replayed as a graph", times, {})
 
 
 if __name__ == "__main__":
