@@ -19,6 +19,7 @@
 #include "server/web/http_guard.h"
 #include "server/web/httplib.h"
 #include "server/web/page_assets.h"
+#include "server/web/plain_page.h"
 #include "server/web/query_string.h"
 
 namespace lossgauge::web {
@@ -162,6 +163,8 @@ struct WebServer::Running {
                                                                      : absl::UnavailableError("nothing has been read yet");
       response.set_content(ready.ok() ? std::string("ready\n") : absl::StrCat("not ready: ", ready.message(), "\n"), kPlainText);
       response.status = ready.ok() ? 200 : 503;
+    } else if (request.path == kPlainPagePath) {
+      SendPlainPage(response);
     } else if (const PageAsset* asset = FindPageAsset(request.path)) {
       SendAsset(*asset, request, response);
     } else {
@@ -172,9 +175,17 @@ struct WebServer::Running {
 
   static void NotFound(const httplib::Request& request, httplib::Response& response) {
     SetError(absl::NotFoundError(absl::StrCat("no path ", api::Quoted(request.path),
-                                              "; there are /, /metrics, /-/healthy, /-/ready and /api/v1/runs, run, verdict, verdict/watch, "
+                                              "; there are /, /plain, /metrics, /-/healthy, /-/ready and /api/v1/runs, run, verdict, verdict/watch, "
                                               "verdicts, steps, steps/watch, incidents, events, compare, explain, policy")),
              response);
+  }
+
+  void SendPlainPage(httplib::Response& response) const {
+    const absl::StatusOr<v1::ListRunsResponse> runs = api.ListRuns(v1::ListRunsRequest());
+    if (!runs.ok()) return SetError(runs.status(), response);
+    response.set_header("Cache-Control", "no-store");
+    response.set_content(PlainPage(*runs), "text/html; charset=utf-8");
+    response.status = 200;
   }
 
   static void SendAsset(const PageAsset& asset, const httplib::Request& request, httplib::Response& response) {

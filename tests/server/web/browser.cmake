@@ -14,13 +14,15 @@ add_custom_command(
 add_custom_target(page_test_modules ALL DEPENDS ${browser_modules}/installed)
 add_dependencies(page_test_modules lossgauge_page)
 
-if(LOSSGAUGE_CHROMIUM)
-  add_test(NAME page_test COMMAND ${LOSSGAUGE_NODE} --test ${CMAKE_CURRENT_SOURCE_DIR}/page_test.mjs)
-  set_tests_properties(page_test PROPERTIES
-    LABELS "e2e" TIMEOUT 300 RUN_SERIAL ON
-    ENVIRONMENT "LOSSGAUGE_PAGE_DIST=${PROJECT_BINARY_DIR}/server/web/page/dist;LOSSGAUGE_BROWSER_MODULES=${browser_modules};LOSSGAUGE_CHROMIUM=${LOSSGAUGE_CHROMIUM}")
-else()
-  # Skipped where everyone sees it, not left out.
-  add_test(NAME page_test COMMAND ${CMAKE_COMMAND} -E echo "skipped: no chromium; deploy/setup.sh installs it")
-  set_tests_properties(page_test PROPERTIES LABELS "e2e" SKIP_REGULAR_EXPRESSION "skipped: no chromium")
-endif()
+foreach(name page_test page_views_test)
+  if(LOSSGAUGE_CHROMIUM)
+    add_test(NAME ${name} COMMAND ${LOSSGAUGE_NODE} --test ${CMAKE_CURRENT_SOURCE_DIR}/${name}.mjs)
+    set_tests_properties(${name} PROPERTIES
+      LABELS "e2e" TIMEOUT 300 RUN_SERIAL ON
+      ENVIRONMENT "LOSSGAUGE_PAGE_DIST=${PROJECT_BINARY_DIR}/server/web/page/dist;LOSSGAUGE_BROWSER_MODULES=${browser_modules};LOSSGAUGE_CHROMIUM=${LOSSGAUGE_CHROMIUM}")
+  else()
+    # Skipped where everyone sees it, not left out.
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: no chromium; deploy/setup.sh installs it")
+    set_tests_properties(${name} PROPERTIES LABELS "e2e" SKIP_REGULAR_EXPRESSION "skipped: no chromium")
+  endif()
+endforeach()

@@ -29,6 +29,7 @@ class FakeApi {
     this.streaming = true;  // false: event streams are refused, as by a proxy that does not let them through
     this.answering = true;  // false: every request under /api/ ends without an answer
     this.requests = [];
+    this.comparison = {};  // what CompareRuns answers
     this.server = createServer((request, response) => this.answer(request, response));
   }
 
@@ -85,6 +86,10 @@ class FakeApi {
   answer(request, response) {
     const url = new URL(request.url, 'http://fake');
     this.requests.push(request.url);
+    if (url.pathname === '/plain') {
+      response.writeHead(200, {'Content-Type': 'text/html; charset=utf-8', 'Content-Security-Policy': POLICY});
+      return response.end('<!doctype html><html lang="en"><title>plain</title><link rel="stylesheet" href="/page/style.css"><h1>plain table</h1></html>');
+    }
     if (!url.pathname.startsWith('/api/')) return this.serveFile(url.pathname, response);
     if (!this.answering) return response.destroy();
     const json = (value, status = 200) => {
@@ -92,6 +97,7 @@ class FakeApi {
       response.end(JSON.stringify(value));
     };
     if (url.pathname === '/api/v1/runs') return json({runs: [...this.runs.values()].map((entry) => this.runOf(entry)), instance: 'fake'});
+    if (url.pathname === '/api/v1/compare') return json(this.comparison);
     const name = url.searchParams.get('run');
     const entry = this.runs.get(name);
     if (!entry) return json({error: {code: 5, status: 'NOT_FOUND', message: `no run named "${name}"`}}, 404);
@@ -104,15 +110,26 @@ class FakeApi {
         return json({run: name, incident: id, headline: 'h', parts: [{title: 'What was seen', lines: [`The story of ${id}.`]},
           {title: 'Evidence', lines: ['told already']}, {title: 'What would change that', lines: ['30 (loss.close_steps) clean steps <b>end</b> it.']}]});
       }
-      case '/api/v1/steps': return json({steps: entry.steps.slice(-Number(url.searchParams.get('tail') ?? 1000))});
+      case '/api/v1/steps': {
+        const last = Number(url.searchParams.get('last_step') ?? Infinity);
+        const steps = entry.steps.filter((step) => Number(step.step) <= last).slice(-Number(url.searchParams.get('tail') ?? 1000));
+        return json({steps: steps.map((step) => this.shown(step, url))});
+      }
       case '/api/v1/verdict/watch': return this.openStream(name, 'verdict', response, () => [this.verdictOf(entry)]);
       case '/api/v1/steps/watch': return this.openStream(name, 'steps', response, () => {
         const after = url.searchParams.get('after_sequence');
         const missed = after === null ? [] : entry.steps.filter((step) => Number(step.sequence) > Number(after));
-        return missed.length > 0 ? [{steps: missed}] : [];
+        return missed.length > 0 ? [{steps: missed.map((step) => this.shown(step, url))}] : [];
       });
       default: return json({error: {code: 12, status: 'UNIMPLEMENTED', message: `no method ${url.pathname}`}}, 404);
     }
+  }
+
+  // Ranks only for those who ask for them, as the real one.
+  shown(step, url) {
+    if (url.searchParams.get('include_ranks') === 'true') return step;
+    const {rankSteps, ...rest} = step;
+    return rest;
   }
 
   openStream(run, kind, response, first) {

@@ -1,66 +1,8 @@
-// The status page in Chromium. Needs LOSSGAUGE_PAGE_DIST (the page as built), LOSSGAUGE_BROWSER_MODULES (npm), LOSSGAUGE_CHROMIUM.
-// Waits are for conditions, each with a generous limit; nothing is measured.
+// The status page in Chromium: runs, verdict, curves, incidents, ranks of one run.
 import assert from 'node:assert/strict';
-import {after, afterEach, before, beforeEach, test} from 'node:test';
-import {createRequire} from 'node:module';
-import {join} from 'node:path';
-import {plausibleStep, startFake, tellStory} from './fake_api.mjs';
-
-const require = createRequire(join(process.env.LOSSGAUGE_BROWSER_MODULES, 'index.js'));
-const {chromium} = require('playwright-core');
-const {AxeBuilder} = require('@axe-core/playwright');
-
-const WIDE = {width: 1440, height: 900};
-const PHONE = {width: 390, height: 844};
-const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-  '--disable-component-update', '--disable-sync'];
-
-let browser;
-let fake;
-let page;
-let faults;  // what the page complained about: script errors and violations of its own policy
-
-before(async () => { browser = await chromium.launch({executablePath: process.env.LOSSGAUGE_CHROMIUM, args: FLAGS}); });
-after(async () => { await browser.close(); });
-beforeEach(async () => {
-  fake = await startFake(process.env.LOSSGAUGE_PAGE_DIST);
-  faults = [];
-});
-afterEach(async () => {
-  await page?.context().close();
-  await fake.close();
-  assert.deepEqual(faults, []);
-});
-
-async function open({hash = '', viewport = WIDE, scheme = 'light', ...options} = {}) {
-  const context = await browser.newContext({viewport, colorScheme: scheme, ...options});
-  page = await context.newPage();
-  page.setDefaultTimeout(20_000);
-  page.on('pageerror', (error) => faults.push(String(error)));
-  page.on('console', (message) => {
-    if (/Content Security Policy|Refused to/.test(message.text())) faults.push(message.text());
-  });
-  await page.goto(`${fake.url}/${hash}`);
-}
-
-// Until `predicate` holds in the page. Not waitForFunction: that evaluates text within the page, which the page's policy forbids.
-async function until(predicate, argument) {
-  for (let tries = 0; tries < 400; tries++) {
-    if (await page.evaluate(predicate, argument)) return;
-    await page.waitForTimeout(50);
-  }
-  assert.fail(`never came true: ${predicate}`);
-}
-
-const text = (selector) => page.locator(selector).innerText();
-const hasText = (selector, wanted) => page.locator(selector, {hasText: wanted}).first().waitFor();
-const runNames = () => page.locator('#runs .run-name').allInnerTexts();
-const stepsShown = () => page.locator('#curves-note').innerText();
-
-function addRunWithSteps(name, count, fields = {}) {
-  fake.addRun(name, fields);
-  for (let step = 0; step < count; step++) fake.addStep(name, step, plausibleStep(step));
-}
+import {test} from 'node:test';
+import {plausibleStep, tellStory} from './fake_api.mjs';
+import {AxeBuilder, PHONE, WIDE, addRunWithSteps, fake, hasText, open, page, runNames, stepsShown, text, until} from './page_fixture.mjs';
 
 test('runs are listed with the worst verdict first and ended runs last', async () => {
   fake.addRun('calm', {action: 'CONTINUE'});
@@ -360,7 +302,7 @@ test('a change of verdict is announced to screen readers', async () => {
 
 test('without JavaScript there are links to the same data', async () => {
   const html = await (await fetch(`${fake.url}/`)).text();
-  const inside = /<noscript>(.*?)<\/noscript>/s.exec(html)[1];
+  const inside = /<body>.*<noscript>(.*?)<\/noscript>/s.exec(html)[1];
   assert.match(inside, /href="\/api\/v1\/runs"/);
   assert.match(inside, /href="\/metrics"/);
 });

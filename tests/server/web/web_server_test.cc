@@ -122,9 +122,31 @@ TEST_F(WebServerTest, OddRunNamesWorkPercentEncoded) {
   }
 }
 
+TEST_F(WebServerTest, APlainTableShowsRunsAndVerdictsWorstFirstAndTheirNamesAsText) {
+  StartServer();
+  auto calm = MakeRun("calm", 1, 4);
+  auto odd = MakeRun("<img src=x onerror=\"a()\"> 'q' & 🔥", 1, 4);
+  odd->verdict = MakeVerdict(state::Action::kHalt, "integrity/<mass>");
+  odd->incidents = {MakeIncident("i-1", state::Condition::kIntegrity)};
+  Publish({calm, odd});
+  const HttpAnswer answer = Get("/plain");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("Content-Type"), "text/html; charset=utf-8");
+  EXPECT_EQ(answer.headers.at("Cache-Control"), "no-store");
+  const std::size_t halt = answer.body.find("<th scope=\"row\">&lt;img src=x onerror=&quot;a()&quot;&gt; &#39;q&#39; &amp; 🔥</th><td><b>HALT</b></td><td>because of integrity/&lt;mass&gt;</td>");
+  const std::size_t go_on = answer.body.find("<th scope=\"row\">calm</th><td><b>CONTINUE</b></td>");
+  EXPECT_NE(go_on, std::string::npos);
+  EXPECT_LT(halt, go_on) << answer.body;
+  EXPECT_THAT(answer.body, HasSubstr("integrity since step 40"));
+  EXPECT_THAT(answer.body, Not(HasSubstr("<img")));
+  EXPECT_THAT(answer.body, Not(HasSubstr("<script")));
+  Publish({});
+  EXPECT_THAT(Get("/plain").body, HasSubstr("No run yet."));
+}
+
 TEST_F(WebServerTest, EveryAnswerCarriesTheSecurityHeaders) {
   StartServer();
-  for (const char* path : {"/", "/metrics", "/api/v1/runs", "/nothing", "/-/healthy"}) {
+  for (const char* path : {"/", "/plain", "/metrics", "/api/v1/runs", "/nothing", "/-/healthy"}) {
     const HttpAnswer answer = Get(path);
     EXPECT_THAT(answer.headers.at("Content-Security-Policy"), HasSubstr("default-src 'self'")) << path;
     EXPECT_THAT(answer.headers.at("Content-Security-Policy"), HasSubstr("frame-ancestors 'none'")) << path;

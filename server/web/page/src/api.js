@@ -61,6 +61,14 @@ export class LiveSource {
     this.connect();
   }
 
+  // The address has changed.
+  renew() {
+    if (this.closed || this.state === 'suspended') return;
+    clearTimeout(this.retry);
+    this.stream?.close();
+    this.connect();
+  }
+
   connect() {
     if (this.closed) return;
     if (this.state === 'suspended') this.state = '';

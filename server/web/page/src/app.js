@@ -1,10 +1,12 @@
 // The status page: keeps the list of runs and the chosen run up to date and never shows old data as if it were new.
 import {LiveSource, getJson} from './api.js';
 import {Curves, SIGNALS} from './curves.js';
-import {byId, setText} from './dom.js';
+import {ComparisonView, hashOfPair, pairOfHash} from './comparison.js';
+import {byId, element, setText} from './dom.js';
 import {actionOf, span, timeMs} from './format.js';
 import {Arrival, judgeFreshness} from './freshness.js';
 import {IncidentList, numbered} from './incidents.js';
+import {RankGrid} from './rank_grid.js';
 import {RankTable} from './ranks.js';
 import {Readouts} from './readouts.js';
 import {RunList, hashOf, runOfHash, worstFirst} from './run_list.js';
@@ -15,7 +17,10 @@ const RUNS_MS = 3_000;
 const DETAILS_MS = 3_000;
 const TICK_MS = 1_000;
 const DRAW_MS = 200;  // at most five drawings a second, however fast the steps come
-const HISTORY_STEPS = 2000;
+const HISTORY_STEPS = 2000;  // at a time
+const SHOWN_STEPS = 10_000;
+const BAND_RANKS = 16;  // more would make each step's message larger than the rest of it
+const BAND_STEPS = 1000;
 const POLLED_STEPS = 500;  // once the history is there
 const RUNS_STALE_MS = 15_000;
 const VERDICT_SILENCE_MS = 45_000;  // the server speaks at least every 30 s
@@ -26,21 +31,36 @@ class App {
     this.runsArrival = null;
     this.reached = null;  // whether the last request for the runs was answered; null = none finished yet
     this.view = null;  // of the chosen run
+    this.comparison = null;  // of two, instead
     this.curves = new Curves();
     this.verdictView = new VerdictView();
     this.readouts = new Readouts();
     this.rankTable = new RankTable();
+    this.rankGrid = new RankGrid();
     this.incidentList = new IncidentList((first, last) => {
       this.curves.showSpan(first, last);
       byId('curves-title').scrollIntoView({block: 'nearest'});
     }, (incident) => getJson('/api/v1/explain', {run: incident.run ?? this.view?.run ?? '', incident: incident.id}, this.view?.abort.signal));
     this.runList = new RunList((run) => this.show(run));
-    addEventListener('hashchange', () => this.choose(runOfHash(location.hash)));
+    addEventListener('hashchange', () => this.follow(location.hash));
+    byId('compare-choice').addEventListener('change', (event) => {
+      if (this.view && event.target.value !== '') location.hash = hashOfPair(this.view.run, event.target.value.slice(1));
+    });
     addEventListener('online', () => this.hurry());
     document.addEventListener('visibilitychange', () => (document.hidden ? this.suspend() : this.hurry()));
     setInterval(() => this.tick(), TICK_MS);
-    this.choose(runOfHash(location.hash));
+    this.follow(location.hash);
     this.refreshRuns();
+  }
+
+  follow(hash) {
+    const pair = pairOfHash(hash);
+    this.comparison?.close();
+    this.comparison = null;
+    if (pair) this.choose(null);
+    if (pair) this.comparison = new ComparisonView(...pair);
+    else this.choose(runOfHash(hash));
+    this.tick();
   }
 
   suspend() {
@@ -65,13 +85,23 @@ class App {
       this.reached = false;
     }
     setTimeout(() => this.refreshRuns(), RUNS_MS);
-    if (!this.view && this.runs.length > 0 && runOfHash(location.hash) === null) this.show(worstFirst(this.runs)[0].run ?? '');
+    if (!this.view && !this.comparison && this.runs.length > 0 && runOfHash(location.hash) === null) this.show(worstFirst(this.runs)[0].run ?? '');
     else this.tick();
   }
 
   show(run) {
     history.replaceState(null, '', hashOf(run));
-    this.choose(run);
+    this.follow(hashOf(run));
+  }
+
+  // Which runs there are to compare the shown one with. "=" before each name: a run may have the empty one.
+  offerComparisons() {
+    const others = this.view === null ? [] : this.runs.map((run) => run.run ?? '').filter((run) => run !== this.view.run).sort();
+    byId('compare-with').hidden = others.length === 0;
+    const offered = JSON.stringify(others);
+    if (this.offered === offered || document.activeElement === byId('compare-choice')) return;
+    this.offered = offered;
+    byId('compare-choice').replaceChildren(element('option', {value: ''}, 'another run'), ...others.map((run) => element('option', {value: `=${run}`}, run || '(no name)')));
   }
 
   choose(run) {
@@ -91,12 +121,13 @@ class App {
     this.showConnection(believed);
     byId('run').hidden = this.view === null || this.view.absent;
     const hint = byId('no-run');
-    hint.hidden = this.view !== null && !this.view.absent;
+    hint.hidden = this.comparison !== null || (this.view !== null && !this.view.absent);
     if (!hint.hidden) {
       setText(hint, this.view?.absent ? `There is no run named “${this.view.run}”. It may have ended long ago, or has not begun.`
         : this.reached === false ? 'lossgauged cannot be reached.' : this.runs.length > 0 ? 'Choose a run.' : 'No run yet.');
     }
-    document.title = 'lossgauge';
+    this.offerComparisons();
+    document.title = this.comparison ? `${this.comparison.a} against ${this.comparison.b} · lossgauge` : 'lossgauge';
     this.view?.show(believed);
   }
 
@@ -114,7 +145,7 @@ class App {
 
 class RunView {
   constructor(run, app) {
-    Object.assign(this, {run, app, verdict: null, verdictArrival: null, details: null, detailsArrival: null, incidents: [], absent: false});
+    Object.assign(this, {run, app, verdict: null, verdictArrival: null, details: null, detailsArrival: null, incidents: [], absent: false, hasBand: false});
     this.store = new StepStore();
     this.abort = new AbortController();
     const query = (parameters) => new URLSearchParams({run, ...parameters}).toString();
@@ -127,11 +158,11 @@ class RunView {
       onState: () => app.tick(),
     });
     this.steps = new LiveSource({
-      url: () => `/api/v1/steps/watch?${query(this.store.lastSequence > 0 ? {after_sequence: this.store.lastSequence} : {})}`,
+      url: () => `/api/v1/steps/watch?${query({...(this.store.lastSequence > 0 ? {after_sequence: this.store.lastSequence} : {}), ...this.ranksToo()})}`,
       events: ['step', 'steps'],
       onMessage: (message) => this.receiveSteps(message),
       poll: async (signal) => this.receiveSteps(await getJson('/api/v1/steps',
-        {run, tail: this.store.lastSequence > 0 ? POLLED_STEPS : HISTORY_STEPS}, signal)),
+        {run, tail: this.store.lastSequence > 0 ? POLLED_STEPS : HISTORY_STEPS, ...this.ranksToo()}, signal)),
       onState: () => {},
     });
     if (document.hidden) this.suspend();
@@ -156,11 +187,33 @@ class RunView {
     return this.abort.signal.aborted;
   }
 
+  // The newest steps first, then what came before them, thinned where lossgauged has thinned it.
   async loadHistory() {
     try {
       this.receiveSteps(await getJson('/api/v1/steps', {run: this.run, tail: HISTORY_STEPS}, this.abort.signal));
+      for (let added = true; added && this.store.size < SHOWN_STEPS && this.store.firstStep() > 0;) {
+        const older = {run: this.run, tail: HISTORY_STEPS, last_step: this.store.firstStep() - 1, include_thinned: true};
+        added = this.receiveSteps(await getJson('/api/v1/steps', older, this.abort.signal));
+      }
     } catch {
       if (!this.closed) setTimeout(() => this.closed || this.loadHistory(), DETAILS_MS);
+    }
+  }
+
+  ranksToo() {
+    return this.hasBand ? {include_ranks: true} : {};
+  }
+
+  // A band over the ranks, where there are few enough.
+  async loadBand(details) {
+    const ranks = (details.producers ?? []).length;
+    if (this.hasBand || ranks < 2 || ranks > BAND_RANKS) return;
+    this.hasBand = true;
+    this.steps.renew();
+    try {
+      this.receiveSteps(await getJson('/api/v1/steps', {run: this.run, tail: BAND_STEPS, include_ranks: true}, this.abort.signal));
+    } catch {
+      this.hasBand = false;  // with the next details
     }
   }
 
@@ -175,6 +228,7 @@ class RunView {
       this.detailsArrival = new Arrival();
       this.incidents = numbered(answer.incidents ?? []);
       if (details.verdict) this.receiveVerdict(details.verdict);
+      this.loadBand(details);
       this.redraw();
     } catch (error) {
       if (error.status === 404) this.absent = true;
@@ -202,8 +256,10 @@ class RunView {
   }
 
   receiveSteps(message) {
-    if (this.closed) return;
-    if (this.store.add(message.steps)) this.redraw();
+    if (this.closed) return false;
+    const added = this.store.add(message.steps);
+    if (added) this.redraw();
+    return added;
   }
 
   redraw() {
@@ -231,7 +287,9 @@ class RunView {
     this.app.verdictView.update({run: this.run, verdict: this.verdict, arrival: this.verdictArrival, freshness, details: this.details});
     const evaluated = timeMs(this.verdict?.evaluatedAt);
     const serverNow = evaluated === null ? null : evaluated + this.verdictArrival.age();
-    this.app.rankTable.update(this.details, this.store.last() ?? this.details?.lastStep, serverNow);
+    const last = this.store.last() ?? this.details?.lastStep;
+    this.app.rankTable.update(this.details, last, serverNow);
+    this.app.rankGrid.update(this.details, last, last?.rankSteps, this.incidents);
   }
 }
 

@@ -9,13 +9,17 @@ export const SIGNALS = [
   {field: 'maxAbsLogit', title: 'max |z|', unit: '', colour: '--curve-2'},
   {field: 'logZMeanNats', title: 'log Z, mean', unit: 'nats', colour: '--curve-2'},
   {field: 'gradNorm', title: 'Gradient norm', unit: '', log: true, colour: '--curve-3'},
+  {field: 'logitGradNorm', title: 'Logit gradient norm', unit: '', log: true, colour: '--curve-3'},
+  {field: 'hiddenGradNorm', title: 'Hidden gradient norm', unit: '', log: true, colour: '--curve-3'},
+  {field: 'headGradNorm', title: 'Head gradient norm', unit: '', log: true, colour: '--curve-3'},
 ];
 const RANGES = [[200, 'last 200'], [1000, 'last 1000'], [0, 'all']];
+const SCALES = [['auto', 'auto'], ['linear', 'linear'], ['log', 'log']];  // auto: as the signal has it
 const SYNC_KEY = 'steps';
 const MARK_HEIGHT = 15;
 const LOG_LIMIT = 1e15;
 
-const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Curves {
   constructor() {
@@ -23,9 +27,12 @@ export class Curves {
     this.table = null;
     this.incidents = [];
     this.range = 0;
+    this.scale = 'auto';
     this.zoom = null;  // [first, last] picked with the mouse or from an incident
     this.container = byId('curves');
     this.buildRanges();
+    this.buildScales();
+    this.container.addEventListener('keydown', (event) => this.walk(event));
     this.resizing = new ResizeObserver(() => this.resize());
     this.resizing.observe(this.container);
     // Canvas colours do not follow style sheets: draw anew when the theme changes.
@@ -48,7 +55,7 @@ export class Curves {
   }
 
   update(table, incidents) {
-    const shape = (one) => one && `${one.hasEarlier} ${SIGNALS.map(({field}) => hasValues(one, field)).join()}`;
+    const shape = (one) => one && `${one.hasEarlier} ${Object.keys(one.band)} ${SIGNALS.map(({field}) => hasValues(one, field)).join()}`;
     const changed = shape(table) !== shape(this.table);
     this.table = table;
     this.incidents = incidents;
@@ -88,6 +95,7 @@ export class Curves {
     const parts = [count === 0 ? 'no steps yet' : `steps ${this.table.steps[0]} to ${this.table.steps[count - 1]}`];
     if (count > 0 && this.zoom) parts.push(`shown: ${Math.round(this.zoom[0])} to ${Math.round(this.zoom[1])}`);
     if (this.table.hasEarlier) parts.push('grey: earlier attempts');
+    if (Object.keys(this.table.band).length > 0) parts.push('band: over the ranks');
     setText(byId('curves-note'), parts.join(' · '));
   }
 
@@ -97,6 +105,44 @@ export class Curves {
       button.addEventListener('click', () => this.show(count));
       byId('ranges').append(button);
     }
+  }
+
+  buildScales() {
+    for (const [scale, text] of SCALES) {
+      const button = element('button', {type: 'button', 'data-scale': scale, 'aria-pressed': String(scale === this.scale)}, text);
+      button.addEventListener('click', () => {
+        this.scale = scale;
+        for (const one of byId('scales').children) one.setAttribute('aria-pressed', String(one.dataset.scale === scale));
+        this.rebuild();
+      });
+      byId('scales').append(button);
+    }
+  }
+
+  isLog({log}) {
+    return this.scale === 'auto' ? log === true : this.scale === 'log';
+  }
+
+  // What the mouse can do, by keys.
+  walk(event) {
+    const steps = this.table?.steps ?? [];
+    if (steps.length < 2 || this.plots.length === 0 || event.ctrlKey || event.metaKey || event.altKey || event.target !== this.container) return;
+    const [first, last] = this.zoom ?? this.shownSpan();
+    const width = last - first;
+    const zoomed = {'+': [first + width / 4, last - width / 4], '=': [first + width / 4, last - width / 4], '-': [first - width / 2, last + width / 2],
+      ArrowLeft: [first - width / 4, last - width / 4], ArrowRight: [first + width / 4, last + width / 4], 0: null}[event.key];
+    if (zoomed === undefined) return;
+    event.preventDefault();
+    if (zoomed === null || zoomed[1] - zoomed[0] >= steps[steps.length - 1] - steps[0]) return this.show(0);
+    if (zoomed[1] - zoomed[0] < 2) return;
+    // Never past the ends: a view without steps says nothing.
+    const shift = Math.max(0, steps[0] - zoomed[0]) - Math.max(0, zoomed[1] - steps[steps.length - 1]);
+    this.show(this.range, zoomed.map((at) => at + shift));
+  }
+
+  shownSpan() {
+    const {min, max} = this.plots[0].plot.scales.x;
+    return [min, max];
   }
 
   markRange() {
@@ -114,13 +160,19 @@ export class Curves {
     for (const {plot} of this.plots) plot.setScale('x', {min, max});
   }
 
-  dataOf({field, log}) {
-    const {steps, current, earlier, hasEarlier} = this.table;
+  dataOf(signal) {
+    const {steps, current, earlier, band, hasEarlier} = this.table;
+    const {field} = signal;
+    const log = this.isLog(signal);
     // A logarithmic axis has no place for zero (a gradient that died), and uPlot's knows 32 powers of ten only: beyond, it looks for its end for ever.
     // The perplexity of a wrecked loss goes there.
     const bounded = (value) => (value > 0 ? Math.min(Math.max(value, 1 / LOG_LIMIT), LOG_LIMIT) : null);
     const shown = (values) => (log ? values.map(bounded) : values);
-    return hasEarlier ? [steps, shown(earlier[field]), shown(current[field])] : [steps, shown(current[field])];
+    const columns = [steps];
+    if (band[field]) columns.push(shown(band[field].high), shown(band[field].low));
+    if (hasEarlier) columns.push(shown(earlier[field]));
+    columns.push(shown(current[field]));
+    return columns;
   }
 
   rebuild() {
@@ -145,11 +197,14 @@ export class Curves {
   }
 
   options(signal, figure, value) {
-    const ink = colourOf('--ink-2');
-    const grid = {stroke: colourOf('--grid'), width: 1};
-    const axis = {stroke: ink, grid, ticks: {...grid, size: 4}, font: '11px ' + colourOf('--mono')};
     const line = {stroke: colourOf(signal.colour ?? '--curve-1'), width: 1.5, points: {show: false}, spanGaps: false};
-    const series = [{label: 'step'}];  // earlier attempts lie under the present one
+    const series = [{label: 'step'}];  // what comes first lies under what follows
+    const bands = [];
+    if (this.table.band[signal.field]) {
+      series.push({...line, label: 'most of a rank', width: 0}, {...line, label: 'least of a rank', width: 0});
+      bands.push({series: [1, 2], fill: colourOf('--band')});
+    }
+    const log = this.isLog(signal);
     if (this.table.hasEarlier) series.push({...line, label: 'earlier attempts', stroke: colourOf('--curve-earlier')});
     series.push({...line, label: signal.title});
     return {
@@ -159,12 +214,10 @@ export class Curves {
       cursor: {sync: {key: SYNC_KEY}, y: false, points: {size: 6}, drag: {x: true, y: false, setScale: false},
         bind: {dblclick: () => () => this.show(this.range)}},
       select: {show: true},
-      scales: {x: {time: false, auto: false}, y: {distr: signal.log ? 3 : 1, range: signal.log ? undefined : padded}},
-      axes: [
-        {...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? String(tick) : ''))},
-        {...axis, size: 58, space: 26, grid: signal.log ? {...grid, filter: decades} : grid, values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tickText(tick)))},
-      ],
+      scales: {x: {time: false, auto: false}, y: {distr: log ? 3 : 1, range: log ? undefined : padded}},
+      axes: stepAxes(log),
       series,
+      bands,
       hooks: {
         drawClear: [(plot) => this.drawIncidents(plot)],
         draw: [(plot) => this.drawNonfinite(plot)],
@@ -258,6 +311,16 @@ export class Curves {
     ctx.stroke();
     ctx.restore();
   }
+}
+
+// Steps below, values at the left.
+export function stepAxes(log) {
+  const grid = {stroke: colourOf('--grid'), width: 1};
+  const axis = {stroke: colourOf('--ink-2'), grid, ticks: {...grid, size: 4}, font: '11px ' + colourOf('--mono')};
+  return [
+    {...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? String(tick) : ''))},
+    {...axis, size: 58, space: 26, grid: log ? {...grid, filter: decades} : grid, values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tickText(tick)))},
+  ];
 }
 
 function hasValues(table, field) {

@@ -1,0 +1,92 @@
+#include "server/web/plain_page.h"
+
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace lossgauge::web {
+namespace {
+
+std::string Escaped(std::string_view text_untrusted) {
+  std::string escaped;
+  for (const char c : text_untrusted) {
+    switch (c) {
+      case '&': escaped += "&amp;"; break;
+      case '<': escaped += "&lt;"; break;
+      case '>': escaped += "&gt;"; break;
+      case '"': escaped += "&quot;"; break;
+      case '\'': escaped += "&#39;"; break;
+      default: escaped += c;
+    }
+  }
+  return escaped;
+}
+
+int Urgency(v1::Action action) {
+  switch (action) {
+    case v1::HALT: return 0;
+    case v1::RESTART: return 1;
+    case v1::WATCH: return 2;
+    case v1::CONTINUE: return 4;
+    default: return 3;
+  }
+}
+
+std::string ActionText(v1::Action action) { return action == v1::ACTION_UNSPECIFIED ? "UNKNOWN" : v1::Action_Name(action); }
+
+std::string Cell(const std::string& html) { return absl::StrCat("<td>", html, "</td>"); }
+
+std::string Figure(bool present, double value) { return present ? absl::StrFormat("%.4g", value) : std::string("–"); }
+
+std::string Incidents(const v1::Run& run) {
+  std::string text;
+  for (const v1::Incident& incident : run.open_incidents()) {
+    if (!incident.hidden_by().empty()) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", incident.condition(), incident.kind().empty() ? "" : "/", incident.kind(), " since step ",
+                    incident.onset_step());
+  }
+  return text.empty() ? "none" : Escaped(text);
+}
+
+std::string Row(const v1::Run& run) {
+  const v1::Step& step = run.last_step();
+  const std::string action = run.ended() ? "ended" : ActionText(run.verdict().action());
+  return absl::StrCat("<tr><th scope=\"row\">", run.run().empty() ? "(no name)" : Escaped(run.run()), "</th>", Cell(absl::StrCat("<b>", action, "</b>")),
+                      Cell(Escaped(run.verdict().reason())), Cell(run.has_last_step() ? absl::StrCat(step.step()) : "–"),
+                      Cell(Figure(step.has_loss_nats(), step.loss_nats())), Cell(Figure(step.has_perplexity(), step.perplexity())), Cell(Incidents(run)), "</tr>\n");
+}
+
+}  // namespace
+
+std::string PlainPage(const v1::ListRunsResponse& runs) {
+  std::vector<const v1::Run*> sorted;
+  for (const v1::Run& run : runs.runs()) sorted.push_back(&run);
+  const auto place = [](const v1::Run& run) { return std::tuple(run.ended(), Urgency(run.verdict().action()), run.run()); };
+  std::sort(sorted.begin(), sorted.end(), [&](const v1::Run* a, const v1::Run* b) { return place(*a) < place(*b); });
+  std::string page =
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"color-scheme\" content=\"light dark\">\n<meta http-equiv=\"refresh\" content=\"10\">\n<title>lossgauge: runs</title>\n"
+      "<link rel=\"icon\" href=\"/page/icon.svg\" type=\"image/svg+xml\">\n<link rel=\"stylesheet\" href=\"/page/style.css\">\n</head>\n<body>\n"
+      "<header class=\"top\"><h1>lossgauge</h1></header>\n<main>\n";
+  if (sorted.empty()) {
+    page += "<p class=\"plain\">No run yet. A job that opens a gauge in the ring directory appears here by itself.</p>\n";
+  } else {
+    page += "<div class=\"plain-runs\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table>\n<caption>Runs, worst verdict first</caption>\n<thead><tr>";
+    for (const char* column : {"Run", "Verdict", "Reason", "Step", "Loss (nats/token)", "Perplexity", "Open incidents"}) {
+      absl::StrAppend(&page, "<th scope=\"col\">", column, "</th>");
+    }
+    page += "</tr></thead>\n<tbody>\n";
+    for (const v1::Run* run : sorted) page += Row(*run);
+    page += "</tbody>\n</table></div>\n";
+  }
+  page +=
+      "<p class=\"plain\">This table needs no JavaScript and is fetched again every 10 s. With JavaScript: <a href=\"/\">curves, incidents, ranks</a>. "
+      "The same data: <a href=\"/api/v1/runs\">JSON</a>, <a href=\"/metrics\">metrics</a>.</p>\n</main>\n</body>\n</html>\n";
+  return page;
+}
+
+}  // namespace lossgauge::web
