@@ -3,32 +3,73 @@ import common from '@grafana/grafana-foundation-sdk/common';
 import dashboard from '@grafana/grafana-foundation-sdk/dashboard';
 import prometheus from '@grafana/grafana-foundation-sdk/prometheus';
 import stat from '@grafana/grafana-foundation-sdk/stat';
+import table from '@grafana/grafana-foundation-sdk/table';
 import timeseries from '@grafana/grafana-foundation-sdk/timeseries';
 
 // Never a literal uid: the dashboard must work in any Grafana.
 export const DATASOURCE = {type: 'prometheus', uid: '${datasource}'};
+
+// Where the pages of dashboards/runbooks are; README.md says how to put in an address of one's own, for rules and dashboards alike.
+const RUNBOOKS = 'https://lossgauge.example/runbooks/';
+
+// Grafana's own unit list has no nats: a unit that is not in it is shown as it stands.
+export const NATS = 'suffix: nats', NATS_PER_TOKEN = 'suffix: nats/token', BITS_PER_BYTE = 'suffix: bits/byte';
+
+export const ACTION_COLOURS = {CONTINUE: 'green', WATCH: 'yellow', RESTART: 'red', HALT: 'purple', UNKNOWN: 'text'};
+
+// What all dashboards share: name, refresh, the way to each other.
+export function page(title, uid, description) {
+  return new dashboard.DashboardBuilder(title)
+    .uid(`lossgauge-${uid}`)
+    .description(description)
+    .tags(['lossgauge'])
+    .readonly()
+    .refresh('30s')
+    .time({from: 'now-3h', to: 'now'})
+    .timezone('browser')
+    .tooltip(dashboard.DashboardCursorSync.Crosshair)
+    .links([
+      new dashboard.DashboardLinkBuilder('lossgauge').type(dashboard.DashboardLinkType.Dashboards).tags(['lossgauge']).keepTime(true).includeVars(true),
+      new dashboard.DashboardLinkBuilder('Runbooks').type(dashboard.DashboardLinkType.Link).url(RUNBOOKS).targetBlank(true),
+    ])
+    .withVariable(datasourceVariable());
+}
 
 export function datasourceVariable() {
   return new dashboard.DatasourceVariableBuilder('datasource').label('Prometheus').type('prometheus');
 }
 
 // Newest runs too: label values over the dashboard's time range, refreshed with it.
-export function runVariable() {
-  return new dashboard.QueryVariableBuilder('run')
-    .label('Run')
+export function runVariable(name = 'run', label = 'Run') {
+  return labelVariable(name, label, 'label_values(lossgauge_run_active, run)');
+}
+
+// All by default.
+export function instanceVariable() {
+  return labelVariable('instance', 'lossgauged', 'label_values(lossgauge_build_info, instance)').multi(true).includeAll(true).allValue('.*');
+}
+
+function labelVariable(name, label, definition) {
+  return new dashboard.QueryVariableBuilder(name)
+    .label(label)
     .datasource(DATASOURCE)
-    .query({query: 'label_values(lossgauge_run_active, run)', refId: 'run'})
-    .definition('label_values(lossgauge_run_active, run)')
+    .query({query: definition, refId: name})
     .refresh(dashboard.VariableRefresh.OnTimeRangeChanged)
     .sort(dashboard.VariableSort.AlphabeticalAsc);
 }
 
-export function query(expr, legend, {instant = false} = {}) {
+export function query(expr, legend, {instant = false, format} = {}) {
   const target = new prometheus.DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);
+  if (format !== undefined) target.format(format);
   return instant ? target.instant() : target.range();
 }
 
-function fill(panel, {title, description, unit, width, height, queries}) {
+// runbook: the alert whose page explains the panel.
+function fill(panel, {title, description, unit, width, height, queries, runbook}) {
+  if (runbook !== undefined) {
+    panel.links([new dashboard.DashboardLinkBuilder(`Runbook: ${runbook}`).type(dashboard.DashboardLinkType.Link).url(`${RUNBOOKS}${runbook}.md`)
+      .targetBlank(true)]);
+  }
   panel.title(title).description(description).datasource(DATASOURCE).unit(unit).span(width).height(height);
   queries.forEach(([expr, legend, options], i) => panel.withTarget(query(expr, legend, options).refId(String.fromCharCode(65 + i))));
   return panel;
@@ -63,6 +104,36 @@ export function word({colours = {}, ...options}) {
   for (const [name, colour] of Object.entries(colours)) {
     panel.overrideByName(name, [{id: 'color', value: {mode: 'fixed', fixedColor: colour}}]);
   }
+  return panel;
+}
+
+// Figures that are good at 0 and bad above, one for each label.
+export function zeroIsGood(options) {
+  return number({unit: 'none', ...options}).colorMode(common.BigValueColorMode.Value).thresholds(thresholds([[null, 'green'], [1, 'red']]));
+}
+
+export function thresholds(steps) {
+  return new dashboard.ThresholdsConfigBuilder().mode(dashboard.ThresholdsMode.Absolute).steps(steps.map(([value, color]) => ({value, color})));
+}
+
+// Numbers that stand for words: {4: ['HALT', 'purple'], ...}.
+export function words(names) {
+  return [{type: dashboard.MappingType.ValueToText,
+    options: Object.fromEntries(Object.entries(names).map(([value, [text, color]], index) => [value, {text, color, index}]))}];
+}
+
+// One row for each value of `key`. columns: [title, PromQL by key, field configuration such as {unit, decimals}]. Sorted by the column `worst`, largest first.
+export function rows({title, description, width = 24, height = 10, key, columns, worst, shown = {}, runbook}) {
+  const queries = columns.map(([, expr]) => [expr, '', {instant: true, format: prometheus.PromQueryFormat.Table}]);
+  const panel = fill(new table.PanelBuilder(), {title, description, width, height, unit: 'none', queries, runbook});
+  const fields = columns.map((_, i) => `Value #${String.fromCharCode(65 + i)}`);
+  const order = [...Object.keys(shown), ...fields];
+  panel.noValue('–')
+    .withTransformation({id: 'merge', options: {}})
+    .withTransformation({id: 'organize', options: {excludeByName: {Time: true}, indexByName: Object.fromEntries([key, ...order].map((name, i) => [name, i])),
+      renameByName: {...Object.fromEntries(fields.map((field, i) => [field, columns[i][0]])), ...shown}}})
+    .withTransformation({id: 'sortBy', options: {sort: [{field: worst, desc: true}]}});
+  for (const [name, , config = {}] of columns) panel.overrideByName(name, Object.entries(config).map(([id, value]) => ({id, value})));
   return panel;
 }
 

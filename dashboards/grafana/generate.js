@@ -2,10 +2,20 @@
 import fs from 'node:fs';
 import path from 'node:path';
 import url from 'node:url';
+import {compareRuns} from './compare_runs.js';
+import {fleet} from './fleet.js';
+import {lossgaugeItself} from './lossgauge_itself.js';
+import {reductionIntegrity} from './reduction_integrity.js';
 import {trainingRun} from './training_run.js';
 
 const here = path.dirname(url.fileURLToPath(import.meta.url));
-const dashboards = {'training-run.json': trainingRun()};
+const dashboards = {
+  'training-run.json': trainingRun(),
+  'reduction-integrity.json': reductionIntegrity(),
+  'compare-runs.json': compareRuns(),
+  'fleet.json': fleet(),
+  'lossgauge-itself.json': lossgaugeItself(),
+};
 
 let stale = 0;
 for (const [name, dashboard] of Object.entries(dashboards)) {

@@ -151,11 +151,23 @@ class Stack:
         wait_for("Alertmanager is ready", lambda: get(self.alertmanager + "/-/ready"), 30)
         wait_for("Prometheus is ready", lambda: get(self.prometheus + "/-/ready"), 30)
 
-    def train(self, run, *flags, wait=True, timeout=180, environment=None):
+    def train(self, run, *flags, wait=True, timeout=180, environment=None, **options):
         """Runs train_text. wait=True: its exit code; else the process."""
         process = self.spawn(f"train-{len(self.processes)}", [
-            self.bin / "train_text", f"--run={run}", f"--ring_dir={self.ring_dir}", *flags], env={**os.environ, **(environment or {})})
+            self.bin / "train_text", f"--run={run}", f"--ring_dir={self.ring_dir}", *flags], env={**os.environ, **(environment or {})}, **options)
         return process.wait(timeout=timeout) if wait else process
+
+    def train_tensor_parallel(self, run, fault_step):
+        """tensor_parallel_job.py in a session of its own, so that end_session() reaches all of it."""
+        here = pathlib.Path(__file__).resolve().parent
+        return self.spawn(f"train-{len(self.processes)}", ["/usr/bin/python3", here / "tensor_parallel_job.py", self.ring_dir, run, fault_step], start_new_session=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "client" / "python"), "PYTHONDONTWRITEBYTECODE": "1",
+                               "LOSSGAUGE_LIBRARY": str(self.bin.parent / "lib" / "liblossgauge.so")})
+
+    @staticmethod
+    def end_session(process):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def api(self, path, **query):
         query = {k: v for k, v in query.items() if v is not None}

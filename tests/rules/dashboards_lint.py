@@ -26,8 +26,16 @@ def queries(dashboard):
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
             yield panel["title"], target["expr"]
-    for entry in dashboard["annotations"]["list"]:
+    for entry in dashboard["annotations"].get("list", []):
         yield entry["name"], entry["expr"]
+
+
+def filled(query, interval="1m", **variables):
+    """The query as Grafana sends it."""
+    for name, value in {"__rate_interval": interval, "run": "a", "other": "b", "shift": "1s", "instance": ".*", **variables}.items():
+        query = query.replace(f"${name}", value)
+    assert "$" not in query, query
+    return query
 
 
 class DashboardsTest(unittest.TestCase):
@@ -48,7 +56,8 @@ class DashboardsTest(unittest.TestCase):
         for name, dashboard in self.dashboards.items():
             variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
             self.assertEqual(variables["datasource"]["type"], "datasource", name)
-            self.assertIn("run", variables, name)
+            used = {word for _, query in queries(dashboard) for word in re.findall(r"\$(\w+)", query)} - {"__rate_interval"}
+            self.assertEqual(used, variables.keys() - {"datasource"}, name)
             self.assertFalse([key for variable in variables.values() for key in variable if key.startswith("auto")], name)
             self.assertRegex(dashboard["uid"], r"^lossgauge-[a-z-]{1,30}$", name)
             self.assertGreaterEqual(dashboard["schemaVersion"], 36, name)
@@ -85,12 +94,31 @@ class DashboardsTest(unittest.TestCase):
         if not promtool:
             self.skipTest("promtool was not found")
         expressions = [query for dashboard in self.dashboards.values() for _, query in queries(dashboard)]
-        rules = [{"record": f"q:{i}:q", "expr": query.replace("$__rate_interval", "1m").replace("$run", "a")} for i, query in enumerate(expressions)]
+        rules = [{"record": f"q:{i}:q", "expr": filled(query)} for i, query in enumerate(expressions)]
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory) / "rules.yml"
             path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))  # JSON is YAML
             done = subprocess.run([promtool, "check", "rules", str(path)], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_each_leads_to_the_others_and_to_runbooks_that_exist(self):
+        pages = {path.name for path in (DASHBOARDS / "runbooks").glob("*.md")}
+        for name, dashboard in self.dashboards.items():
+            self.assertIn(["lossgauge"], [link["tags"] for link in dashboard["links"] if link["type"] == "dashboards"], name)
+            self.assertIn("lossgauge", dashboard["tags"], name)
+            linked = re.findall(r"https://lossgauge\.example/runbooks/([\w.]+)", json.dumps(dashboard))
+            self.assertTrue(linked, name) if name != "compare-runs.json" else None
+            self.assertLessEqual(set(linked), pages, name)
+            self.assertEqual(dashboard["editable"], False, name)
+
+    def test_there_are_five_with_uids_of_their_own(self):
+        self.assertEqual(sorted(dashboard["uid"] for dashboard in self.dashboards.values()),
+                         ["lossgauge-compare-runs", "lossgauge-fleet", "lossgauge-itself", "lossgauge-reduction-integrity", "lossgauge-training-run"])
+
+    def test_averages_are_ratios_of_sums(self):
+        for name, dashboard in self.dashboards.items():
+            for where, query in queries(dashboard):
+                self.assertIsNone(re.search(r"\bavg(_over_time)?\b", query), f"{name}: {where}")
 
     def test_the_verdict_and_its_reason_come_first(self):
         panels = [panel["title"] for panel in self.dashboards["training-run.json"]["panels"] if panel["type"] != "row"]
@@ -98,22 +126,30 @@ class DashboardsTest(unittest.TestCase):
 
 
 class GeneratorTest(unittest.TestCase):
-    def test_the_committed_files_are_what_the_generator_makes(self):
-        node, npm = shutil.which("node"), shutil.which("npm")
-        if not node or not npm:
-            self.skipTest("node was not found")
-        with tempfile.TemporaryDirectory() as directory:
-            for path in GRAFANA.iterdir():
-                if path.is_file():
-                    shutil.copy(path, directory)
-            if (GRAFANA / "node_modules").is_dir():
-                (pathlib.Path(directory) / "node_modules").symlink_to(GRAFANA / "node_modules")
-            else:
-                installed = subprocess.run([npm, "ci", "--no-audit", "--no-fund"], cwd=directory, capture_output=True, text=True)
-                if installed.returncode != 0:
-                    self.skipTest(f"the generator's packages could not be installed: {installed.stderr.strip().splitlines()[-1:]}")
-            done = subprocess.run([node, "generate.js", "--check"], cwd=directory, capture_output=True, text=True)
+    @classmethod
+    def setUpClass(cls):
+        cls.node, npm = shutil.which("node"), shutil.which("npm")
+        if not cls.node or not npm:
+            raise unittest.SkipTest("node was not found")
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = directory.name
+        for path in GRAFANA.iterdir():
+            if path.is_file():
+                shutil.copy(path, directory.name)
+        installed = subprocess.run([npm, "ci", "--no-audit", "--no-fund"], cwd=directory.name, capture_output=True, text=True)
+        if installed.returncode != 0:
+            raise unittest.SkipTest(f"the generator's packages could not be installed: {installed.stderr.strip().splitlines()[-1:]}")
+
+    def run_node(self, *arguments):
+        done = subprocess.run([self.node, *arguments], cwd=self.directory, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_committed_files_are_what_the_generator_makes(self):
+        self.run_node("generate.js", "--check")
+
+    def test_grafanas_published_types_accept_them(self):
+        self.run_node("check_schema.js")
 
     def test_the_lock_file_names_no_registry(self):
         self.assertNotIn("resolved", (GRAFANA / "package-lock.json").read_text())
