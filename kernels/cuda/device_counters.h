@@ -77,11 +77,13 @@ struct alignas(128) LaunchScratch {
   unsigned best_abs;  // bits of the largest finite |z| of finite rows, as merged so far
 };
 
-// What 16-bit logits under a scale are multiplied with in the exponents of their exponentials.
+// What logits under a scale are multiplied with in the exponents of their exponentials.
 struct ExponentSlopes {
   float exact;   // scale * log2(e)
-  float coarse;  // a power of two, from a quarter to half of it
-  float limit;   // magnitude of a row's largest logit beyond which the coarse one serves
+  float coarse;  // 16-bit logits: a power of two, from a quarter to half of it
+  float limit;   // 16-bit logits: magnitude of a row's largest logit beyond which the coarse one serves
+  float rest;    // fp32 logits: what `exact` has lost by rounding
+  float lowest;  // fp32 logits: a difference to the maximum whose exponential is 0
 };
 
 // What z is of a logit, for the kernels in which it is not the logit itself or a slope of its exponential.

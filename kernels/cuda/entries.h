@@ -14,6 +14,8 @@ const KernelEntry& StageEntryFp16(int shape, bool signals, bool smoothing);
 const KernelEntry& StageEntryFp32(int shape, bool signals, bool smoothing);
 // With a logit scale.
 const KernelEntry& ScaledRingEntryBf16(int shape, bool signals, bool smoothing);
+const KernelEntry& ScaledRingEntryFp16(int shape, bool signals, bool smoothing);
+const KernelEntry& ScaledRingEntryFp32(int shape, bool signals, bool smoothing);
 const KernelEntry& ScaledStageEntryBf16(int shape, bool signals, bool smoothing);
 const KernelEntry& RowsEntryBf16(int shape, bool signals);
 const KernelEntry& RowsEntryFp16(int shape, bool signals);

@@ -20,14 +20,13 @@ constexpr int kMostStageVectors[kStageShapes] = {64, 128, 256, 528, 1536, 2080};
 // Longest row, in bytes, for each shape of the ring kernel: with more, too little of the ring is left for the next row (measured), and another CTA joins in.
 constexpr long long kLongestRingRow[kRingShapes] = {144 << 10, 272 << 10, 320 << 10, 696 << 10};
 
-// A scale of bf16 logits is but another slope of their exponentials, unless it turns the row round or makes exponents overflow. (So it would be of fp16
-// logits, in as many instances again.)
-bool IsSlope(double scale, int dtype) {
-  return dtype == 1 && scale > 1e-6 && scale <= 2.;
-}
+// A scale is but another slope of the exponentials, unless it turns the row round or makes exponents overflow.
+bool IsSlope(double scale) { return scale > 1e-6 && scale <= 2.; }
 ExponentSlopes MakeSlopes(double scale) {
   const double slope = scale * 1.4426950408889634;
-  return {static_cast<float>(slope), static_cast<float>(std::exp2(std::floor(std::log2(slope)) - 1)), static_cast<float>(3e5 / slope)};
+  const auto exact = static_cast<float>(slope);
+  return {exact, static_cast<float>(std::exp2(std::floor(std::log2(slope)) - 1)), static_cast<float>(3e5 / slope), static_cast<float>(slope - exact),
+          static_cast<float>(-200. / scale)};
 }
 
 LogitMap PlanMap(int dtype, CrossEntropyLaunch* a) {
@@ -166,7 +165,8 @@ cudaError_t LaunchRows(const DeviceFacts& device, const KernelEntry& entry, cons
 }  // namespace
 
 const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled) {
-  if (scaled) return ScaledRingEntryBf16(shape, signals, smoothing);  // of no other dtype: IsSlope
+  if (scaled && dtype == 1) return ScaledRingEntryBf16(shape, signals, smoothing);
+  if (scaled) return dtype == 2 ? ScaledRingEntryFp16(shape, signals, smoothing) : ScaledRingEntryFp32(shape, signals, smoothing);
   if (dtype == 1) return RingEntryBf16(shape, signals, smoothing);
   return dtype == 2 ? RingEntryFp16(shape, signals, smoothing) : RingEntryFp32(shape, signals, smoothing);
 }
@@ -192,7 +192,7 @@ namespace {
 
 cudaError_t LaunchKernelFor(const DeviceFacts& device, int dtype, CrossEntropyLaunch a, cudaStream_t stream) {
   const bool signals = a.counters != nullptr;
-  const bool scaled = a.logit_scale != 1., mapped = a.logit_softcap != 0. || (scaled && !IsSlope(a.logit_scale, dtype));
+  const bool scaled = a.logit_scale != 1., mapped = a.logit_softcap != 0. || (scaled && !IsSlope(a.logit_scale));
   if (scaled && !mapped) a.slopes = MakeSlopes(a.logit_scale);
   const long long row_bytes = a.vocab_size * BytesOfType(dtype);
   // The choice does not depend on whether a gradient is wanted, unless that is aligned otherwise than the logits: the loss has the same bits either way.
@@ -201,8 +201,9 @@ cudaError_t LaunchKernelFor(const DeviceFacts& device, int dtype, CrossEntropyLa
   if (has_ring && !mapped && a.rows > 0 && a.rows < (1ll << 31) && SameAlignment(a)) {
     StagePlan plan;
     int shape_of_stages;
-    if (PlanStages(a, dtype, &plan, &shape_of_stages)) return LaunchStages(device, dtype, a, shape_of_stages, plan, stream);
-    for (int shape = 0; shape < kRingShapes; ++shape) {
+    const bool staged = PlanStages(a, dtype, &plan, &shape_of_stages), has_stages = !scaled || dtype == 1;
+    if (staged && has_stages) return LaunchStages(device, dtype, a, shape_of_stages, plan, stream);
+    for (int shape = 0; shape < kRingShapes && !staged; ++shape) {
       if (row_bytes <= kLongestRingRow[shape]) return LaunchRing(device, dtype, a, shape, stream);
     }
     // Longer rows do not fit on chip beside the next one: two reads.

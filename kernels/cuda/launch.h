@@ -27,11 +27,11 @@ struct KernelEntry {
   int rows_per_cta;  // plain kernel
 };
 
-// dtype: 0 fp32, 1 bf16, 2 fp16 (LG_FP32, LG_BF16, LG_FP16). scaled: with a logit scale; bf16 only, whatever `dtype` says.
+// dtype: 0 fp32, 1 bf16, 2 fp16 (LG_FP32, LG_BF16, LG_FP16). scaled: with a logit scale.
 // Entry of the ring kernel; shapes by rising length of rows: clusters of 1, 2, 2, 4.
 constexpr int kRingShapes = 4;
 const KernelEntry& RingEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled);
-// Stage kernel, for rows that share a multiprocessor's memory with others; shapes: stage_plan.h.
+// Stage kernel, for rows that share a multiprocessor's memory with others; shapes: stage_plan.h. Scaled: bf16 only, whatever `dtype` says.
 const KernelEntry& StageEntry(int dtype, int shape, bool signals, bool smoothing, bool scaled);
 // Plain kernel: 0 = two reads, 1.. = rows held in registers, of rising capacity.
 constexpr int kRowsShapes = 5;

@@ -103,7 +103,7 @@ __device__ __forceinline__ void RunGradient(uint32_t base, const CrossEntropyLau
     BarrierWait(base + C::READY + q.qs * 8, q.phase);
     const RowPart part = LoadPart<C>(base, q.qs);
     if (part.row < 0) break;
-    const RowConstants<T> constants = LoadConstants<C>(base, q.qs);
+    const RowConstants<T> constants = LoadConstants<C>(base, q.qs, SlopesOf<C>(a));
     GradientSweep<T, C::SIGNALS> r(constants.gradient, constants.exponential, constants.scale);
     __syncwarp();
     if (lane == 0) EntryTaken<C>(base, q.qs);

@@ -31,11 +31,11 @@ __device__ __forceinline__ void StoreConstants(uint32_t base, int qs, const RowG
   StoreShared16(to + 32, __float_as_uint(g.after), __float_as_uint(g.before_squares), 0u, 0u);
 }
 template <class C>
-__device__ __forceinline__ RowConstants<typename C::T> LoadConstants(uint32_t base, int qs) {
+__device__ __forceinline__ RowConstants<typename C::T> LoadConstants(uint32_t base, int qs, const ExponentSlopes& slopes) {
   RowConstants<typename C::T> c;
   const uint32_t from = base + C::CONSTANTS + qs * kConstantsBytes;
   const uint4 x = LoadShared16(from), y = LoadShared16(from + 16);
-  c.exponential.Unpack(make_float2(__uint_as_float(x.x), __uint_as_float(x.y)));
+  c.exponential.Unpack(make_float2(__uint_as_float(x.x), __uint_as_float(x.y)), slopes);
   c.scale = __uint_as_float(x.z);
   c.mass_unit = __uint_as_float(y.y);
   c.restore = __uint_as_float(y.z);

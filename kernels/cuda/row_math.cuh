@@ -32,7 +32,7 @@ __device__ __forceinline__ float ExpExact(double d) {
 }
 
 // What a kernel multiplies logits with in exponents, and in all else.
-__device__ constexpr ExponentSlopes UnscaledSlopes() { return {kLog2E, 0.5f, 2e5f}; }
+__device__ constexpr ExponentSlopes UnscaledSlopes() { return {kLog2E, 0.5f, 2e5f, 1.925963033500e-8f, -200.f}; }
 template <class C>
 __device__ __forceinline__ ExponentSlopes SlopesOf(const CrossEntropyLaunch& a) {
   if constexpr (C::SCALED) return a.slopes;
@@ -61,23 +61,28 @@ __device__ __forceinline__ unsigned LargestLogitBefore(const CrossEntropyLaunch&
 // e^(z - max) of a dtype's logits, times a factor near 1 that is the same for all logits of a row (`Unit` undoes it).
 template <class T>
 struct Exponential {
-  float max;
-  __device__ __forceinline__ void Set(float to, const ExponentSlopes&, float = 0.f) { max = to; }
+  float max, slope, rest, lowest;
+  __device__ __forceinline__ void Set(float to, const ExponentSlopes& slopes, float = 0.f) {
+    max = to;
+    slope = slopes.exact;
+    rest = slopes.rest;
+    lowest = slopes.lowest;
+  }
   // What a sum is multiplied with when the maximum rises from `before` to this.
-  __device__ __forceinline__ float From(const Exponential& before) const { return Exp2((before.max - max) * kLog2E); }
+  __device__ __forceinline__ float From(const Exponential& before) const { return Exp2((before.max - max) * slope); }
   // Product and exponential in fp32, then the rounding of the product made up for: fp32 logits promise 1e-6.
   __device__ __forceinline__ float Of(float z) const {
     float d = z - max;
-    asm("max.NaN.f32 %0, %0, 0fC3480000;" : "+f"(d));  // -200: the correction of -inf would be NaN
-    const float x = d * kLog2E;
-    const float low = fmaf(d, 1.925963033500e-8f, fmaf(d, kLog2E, -x));
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(d) : "f"(lowest));  // the correction of -inf would be NaN
+    const float x = d * slope;
+    const float low = fmaf(d, rest, fmaf(d, slope, -x));
     const float e = Exp2WithSubnormals(x);
     return fmaf(e, low * kLn2, e);
   }
   __device__ __forceinline__ float Unit() const { return 1.f; }
   // All that `Of` needs, for another thread.
   __device__ __forceinline__ float2 Packed() const { return make_float2(max, 0.f); }
-  __device__ __forceinline__ void Unpack(float2 from) { max = from.x; }
+  __device__ __forceinline__ void Unpack(float2 from, const ExponentSlopes& slopes) { Set(from.x, slopes); }
 };
 // 16-bit logits: one fused multiply-add before the exponential. Its only rounding is of the sum; that of `shift` is common to the row.
 struct FusedExponential {
@@ -95,7 +100,7 @@ struct FusedExponential {
   __device__ __forceinline__ float Of(float z) const { return Exp2(fmaf(z, slope, -shift)); }
   __device__ __forceinline__ float Unit() const { return fmaf(fmaf(max, slope, -shift) - lift, -kLn2, 1.f) * exp2f(-lift); }
   __device__ __forceinline__ float2 Packed() const { return make_float2(slope, shift); }
-  __device__ __forceinline__ void Unpack(float2 from) {
+  __device__ __forceinline__ void Unpack(float2 from, const ExponentSlopes&) {
     slope = from.x;
     shift = from.y;
   }

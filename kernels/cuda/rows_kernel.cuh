@@ -1,5 +1,5 @@
-// The plain kernel: a group of warps owns a row. For every case that ring and stage kernels do not take: devices before sm_90, soft cap, scales of fp32 or fp16
-// logits, rows that are too long, buffers of another alignment.
+// The plain kernel: a group of warps owns a row. For every case that ring and stage kernels do not take: devices before sm_90, soft cap, scales of short rows of
+// fp32 or fp16 logits, rows that are too long, buffers of another alignment.
 //
 // VECTORS > 0: the row is held in registers (at most WARPS * 32 * VECTORS vectors): one read, one write. VECTORS = 0: it is read twice, for the
 // loss alone once: maximum and sum are kept together and rescaled when the maximum rises.

@@ -1,0 +1,8 @@
+#include "kernels/cuda/entries.h"
+#include "kernels/cuda/ring_entries.cuh"
+
+namespace lossgauge::cuda {
+
+const KernelEntry& ScaledRingEntryFp32(int shape, bool signals, bool smoothing) { return RingEntryOf<float, true>(shape, signals, smoothing); }
+
+}  // namespace lossgauge::cuda
