@@ -52,6 +52,9 @@ ABSL_FLAG(std::int64_t, max_steps, 4096,
 ABSL_FLAG(bool, reclaim, false,
           "Unlink rings whose producer is dead and whose records are all in the state, 5 minutes after the death. Off by default, because "
           "the next producer of the same rank does it too and this process then needs no write permission.");
+ABSL_FLAG(bool, exit_after_end, false,
+          "End with exit code 0 once every producer that was seen has ended, or has been gone for a minute, and all of its records are read. For an "
+          "ordinary container beside a job, which would keep the job's pod from completing; a native sidecar does not need it.");
 ABSL_FLAG(std::int64_t, history_mebibytes, 1024,
           "Size of the history on disk, MiB. Beyond it the oldest steps are thinned first, and once all are, the oldest dropped. 16 to 1048576.");
 ABSL_FLAG(absl::Duration, history_full, absl::Hours(48),
@@ -122,6 +125,8 @@ std::vector<std::string> GatherRingDirs(int argc, char** argv, std::vector<std::
     // Abseil's library as Debian builds it takes a switch without a value for one whose value is the next argument.
     if (name == "reclaim" || name == "noreclaim") {
       rest->push_back(name == "reclaim" ? "--reclaim=true" : "--reclaim=false");
+    } else if (name == "exit_after_end" || name == "noexit_after_end") {
+      rest->push_back(name == "exit_after_end" ? "--exit_after_end=true" : "--exit_after_end=false");
     } else if (name.starts_with("ring_dir=")) {
       found.push_back(name.substr(9));
     } else if (name == "ring_dir") {
@@ -241,6 +246,7 @@ Flags ParseFlags(int argc, char** argv) {
   flags.max_ranks = static_cast<std::size_t>(NumberFlag("max_ranks", absl::GetFlag(FLAGS_max_ranks), 1, 16384));
   flags.max_steps = static_cast<std::size_t>(NumberFlag("max_steps", absl::GetFlag(FLAGS_max_steps), 64, 100'000));
   flags.reclaim = absl::GetFlag(FLAGS_reclaim);
+  flags.exit_after_end = absl::GetFlag(FLAGS_exit_after_end);
   flags.history_bytes = static_cast<std::uint64_t>(NumberFlag("history_mebibytes", absl::GetFlag(FLAGS_history_mebibytes), 16, 1 << 20)) << 20;
   flags.history_full_ns = DurationFlag("history_full", absl::GetFlag(FLAGS_history_full), absl::Minutes(1), absl::Hours(24 * 365));
   flags.history_age_ns = DurationFlag("history_age", absl::GetFlag(FLAGS_history_age), absl::Minutes(1), absl::Hours(24 * 365));

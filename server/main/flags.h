@@ -27,6 +27,7 @@ struct Flags {
   std::size_t max_ranks = 0;
   std::size_t max_steps = 0;
   bool reclaim = false;
+  bool exit_after_end = false;
   std::uint64_t history_bytes = 0;
   std::int64_t history_full_ns = 0;
   std::int64_t history_age_ns = 0;

@@ -50,8 +50,14 @@ int main(int argc, char** argv) {
     return 1;
   }
   for (;;) {
-    int signal = 0;
-    if (sigwait(&signals, &signal) != 0) continue;
+    const timespec one_second = {1, 0};
+    const int signal = flags.exit_after_end ? sigtimedwait(&signals, nullptr, &one_second) : sigwaitinfo(&signals, nullptr);
+    if (signal < 0) {  // interrupted, or a second is over
+      if (!flags.exit_after_end || !observer.EveryProducerEnded()) continue;
+      spdlog::info("ending: every producer has ended and is drained");
+      observer.Shutdown();
+      return 0;
+    }
     if (signal == SIGHUP) {
       const absl::Status status = observer.ReloadPolicy();
       if (status.ok()) {

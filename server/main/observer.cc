@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::int64_t kFinalDrainNs = 1'000'000'000;
 constexpr std::int64_t kStreamGraceNs = 1'500'000'000;
+constexpr std::int64_t kGoneForGoodNs = 60'000'000'000;  // a launcher starts a lost rank again within seconds, or not at all
 constexpr int kBindTries = 6;  // 0.1 + 0.2 + ... s: a predecessor has 5 s to end, but most need less
 
 absl::Status StartPatiently(const std::function<absl::Status()>& start) {
@@ -152,6 +153,19 @@ absl::Status Observer::ReloadPolicy() {
   });
   done.get_future().wait();
   return absl::OkStatus();
+}
+
+bool Observer::EveryProducerEnded() const {
+  bool any = false;
+  for (const auto& run : parts_->board.Get()->runs) {
+    for (const state::RankView& rank : run->ranks) {
+      const state::LivenessReport& liveness = rank.liveness;
+      const bool gone = liveness.producer_state == state::ProducerState::kLost && liveness.heartbeat_age_ns >= kGoneForGoodNs;
+      if ((liveness.producer_state != state::ProducerState::kEnded && !gone) || !liveness.drained) return false;
+      any = true;
+    }
+  }
+  return any;
 }
 
 void Observer::Shutdown() {

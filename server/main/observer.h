@@ -19,6 +19,8 @@ class Observer {
   absl::Status Start();
   // SIGHUP. On an error the old policy stays.
   absl::Status ReloadPolicy();
+  // Producers were seen, all of them have ended or been gone for a minute, and what they left is read.
+  bool EveryProducerEnded() const;
   // Final drain and commit, then the servers end their streams. Within 5 s.
   void Shutdown();
 

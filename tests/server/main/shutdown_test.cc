@@ -83,5 +83,38 @@ TEST(Sidecar, EndsWithOpenStreamsAndWithEverythingDrained) {
   EXPECT_EQ((*store)->reader()->ReadSteps(query)->size(), 400u) << "the final drain comes first";
 }
 
+TEST(Sidecar, EndsAfterItsProducersIfAsked) {
+  ScratchDirectory directory;
+  const std::string rings = directory.path() + "/rings", state_dir = directory.path() + "/state";
+  std::filesystem::create_directory(rings);
+  testing::DaemonProcess sidecar({"sidecar", "--exit_after_end", "--ring_dir=" + rings, "--state_dir=" + state_dir, "--http_listen=none", "--grpc_listen=none"},
+                                 directory.path() + "/log");
+  ASSERT_TRUE(sidecar.WaitForLog("watching rings")) << sidecar.Log();
+  EXPECT_EQ(sidecar.WaitFor(std::chrono::seconds(3)), -1) << "nobody has come yet: " << sidecar.Log();
+  testing::FakeProducerOptions options;
+  options.directory = rings;
+  options.run = "run";
+  options.world_size = 2;
+  auto first = std::make_unique<testing::FakeProducer>(options);
+  options.rank = 1;
+  auto second = std::make_unique<testing::FakeProducer>(options);
+  first->PublishSteps(0, 199);
+  second->PublishSteps(0, 198);
+  first->Close();
+  EXPECT_EQ(sidecar.WaitFor(std::chrono::seconds(3)), -1) << "rank 1 goes on: " << sidecar.Log();
+  second->PublishStep(199);
+  second->Close();
+  EXPECT_EQ(sidecar.WaitFor(std::chrono::seconds(30)), 0) << sidecar.Log();
+
+  state::StoreOptions store_options;
+  store_options.directory = state_dir;
+  auto store = state::Store::Open(store_options);
+  ASSERT_TRUE(store.ok());
+  state::StepQuery query;
+  query.run = "run";
+  query.limit = 10'000;
+  EXPECT_EQ((*store)->reader()->ReadSteps(query)->size(), 200u);
+}
+
 }  // namespace
 }  // namespace lossgauge
