@@ -5,7 +5,7 @@ cmake=$1 build=$2
 source=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-"$cmake" --install "$build" --component library --prefix "$scratch/first" >/dev/null
+for component in library development; do "$cmake" --install "$build" --component "$component" --prefix "$scratch/first" >/dev/null; done
 mv "$scratch/first" "$scratch/prefix" # an installed tree must not know where it was installed
 "$cmake" -S "$source" -B "$scratch/build" -G Ninja -DCMAKE_PREFIX_PATH="$scratch/prefix" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
 "$cmake" --build "$scratch/build" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
