@@ -38,6 +38,16 @@ class ReadmeTest(unittest.TestCase):
         self.assertGreater(table.count("\n"), 10)
         self.assertEqual(in_readme(), table)
 
+    def test_every_folder_at_the_top_has_a_page_of_its_own(self):
+        tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+        folders = {path.split("/")[0] for path in tracked if "/" in path and not path.startswith(".")}
+        self.assertTrue(not tracked or len(folders) > 4)
+        self.assertEqual([folder for folder in sorted(folders) if not (ROOT / folder / "README.md").exists()], [])
+
+    def test_the_change_log_is_of_this_version(self):
+        version = re.search(r"project\(lossgauge VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+        self.assertEqual(re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M).group(1), version)
+
     def test_every_link_to_a_file_leads_to_one(self):
         pages = [path for path in ROOT.rglob("*.md") if not {"build", "node_modules"} & set(path.relative_to(ROOT).parts)]
         self.assertGreater(len(pages), 10)
