@@ -57,7 +57,10 @@ const KernelEntry& MappedRowsEntryOf(LogitMap map, bool few_columns, bool signal
     if (map == LogitMap::kTable) return MappedRowsEntryOf<T, LogitMap::kTable>(few_columns, signals);
   }
   if (map == LogitMap::kScale) return MappedRowsEntryOf<T, LogitMap::kScale>(few_columns, signals);
-  return map == LogitMap::kHighCap ? MappedRowsEntryOf<T, LogitMap::kHighCap>(few_columns, signals) : MappedRowsEntryOf<T, LogitMap::kCap>(few_columns, signals);
+  if (map == LogitMap::kCap) return MappedRowsEntryOf<T, LogitMap::kCap>(few_columns, signals);
+  // Hardly a cap at all, and rare: one instance for all widths.
+  static const KernelEntry high[2] = {MakeRowsEntry<LongMappedRows<T, LogitMap::kHighCap, false>>(), MakeRowsEntry<LongMappedRows<T, LogitMap::kHighCap, true>>()};
+  return high[signals];
 }
 
 }  // namespace lossgauge::cuda
