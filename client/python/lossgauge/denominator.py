@@ -55,7 +55,7 @@ class Denominator:
 
     def complete(self, options):
         """Gives a loss call of the gauge that names no denominator the step's, if there is one."""
-        if options.denominator is None and options.reduction == "mean" and options.in_step:
+        if options.denominator is None and options.reduction == "mean" and self._gauge.in_step(options):
             options.denominator = self._of_step
 
     def count(self, labels, ignore_index, vocab_size):

@@ -8,15 +8,13 @@ import sys
 import weakref
 
 from . import abi, errors, library
+from .arguments import count, encoded, expect, host_number, integer, number, refuse, words_of
 from .denominator import Denominator
 from .layout import distributed_defaults
 from .verdict import VerdictPoll
 
 
-def _bytes(text):
-    return None if text is None else os.fspath(text).encode() if not isinstance(text, str) else text.encode()
-
-
+_APART = (abi.PHASES["evaluation"], abi.PHASES["warm_up"])
 _numbers = itertools.count(1)
 _by_graph_name = weakref.WeakValueDictionary()
 
@@ -87,39 +85,41 @@ class Gauge:
     def __init__(self, run=None, *, attempt=None, rank=None, world_size=None, dp=None, tp=(1, 0), pp=(1, 0), cp=(1, 0), ep=(1, 0), has_loss=True,
                  gradient_reduction="unknown", vocab_size=0, shard_offset=0, shard_columns=0, label_smoothing=0.0, z_loss=0.0, ring_dir=None,
                  group=None, byte_table=None, blocks=None, first_step=0, sidecar=None):
-        if gradient_reduction not in abi.GRADIENT_REDUCTIONS:
-            raise errors.InvalidArgument("gradient_reduction: expected 'mean', 'sum' or 'unknown', got {!r}".format(gradient_reduction))
+        if not isinstance(gradient_reduction, str) or gradient_reduction not in abi.GRADIENT_REDUCTIONS:
+            refuse("gradient_reduction", "'mean', 'sum' or 'unknown'", repr(gradient_reduction))
         options = library.new("gauge_options")
         shared = distributed_defaults(rank, world_size, attempt)
-        options.run, options.attempt = _bytes(run), _bytes(shared.attempt)
+        options.run, options.attempt = encoded("run", run), encoded("attempt", shared.attempt)
         options.attempt_start_wall_ns = shared.start_wall_ns
         if shared.rank is not None:
-            options.rank = shared.rank
+            options.rank = integer("rank", shared.rank, 32)
         if shared.world_size is not None:
-            options.world_size = shared.world_size
+            options.world_size = integer("world_size", shared.world_size, 32)
         for name, axis in (("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp), ("ep", ep)):
             if axis is None:
                 continue
             try:
                 size, index = axis
             except (TypeError, ValueError):
-                raise errors.InvalidArgument("{}: expected (size, index), got {!r}".format(name, axis)) from None
-            setattr(options, name, abi.Axis(size, index))
+                refuse(name, "(size, index)", repr(axis))
+            setattr(options, name, abi.Axis(integer(name, size, 32), integer(name, index, 32)))
         options.has_loss = bool(has_loss)
         options.gradient_reduction = abi.GRADIENT_REDUCTIONS[gradient_reduction]
-        options.vocab_size, options.shard_offset, options.shard_columns = vocab_size, shard_offset, shard_columns
-        options.label_smoothing, options.z_loss_weight = label_smoothing, z_loss
-        options.ring_dir, options.group = _bytes(ring_dir), _bytes(group)
+        options.vocab_size = integer("vocab_size", vocab_size)
+        options.shard_offset, options.shard_columns = integer("shard_offset", shard_offset), integer("shard_columns", shard_columns)
+        options.label_smoothing, options.z_loss_weight = number("label_smoothing", label_smoothing), number("z_loss", z_loss)
+        options.ring_dir, options.group = encoded("ring_dir", ring_dir), encoded("group", group)
         if byte_table is not None:
+            expect(not isinstance(byte_table, (str, int)), "byte_table", "bytes", type(byte_table).__name__)
             table = bytes(byte_table)
-            if len(table) != vocab_size:
-                raise errors.InvalidArgument("byte_table: expected vocab_size = {} entries, got {}".format(vocab_size, len(table)))
+            expect(len(table) == vocab_size, "byte_table", "vocab_size = {} entries".format(vocab_size), len(table))
             kept_table = ctypes.create_string_buffer(table, max(1, len(table)))
             options.token_bytes = ctypes.cast(kept_table, ctypes.c_void_p)
         if blocks is not None:
-            names = (ctypes.c_char_p * len(blocks))(*[_bytes(name) for name in blocks])
+            expect(isinstance(blocks, (list, tuple)) and all(isinstance(name, str) for name in blocks), "blocks", "a list of names", repr(blocks))
+            names = (ctypes.c_char_p * len(blocks))(*[encoded("blocks", name) for name in blocks])
             options.block_names, options.block_count = names, len(blocks)
-        options.first_step = first_step
+        options.first_step = integer("first_step", first_step)
 
         handle = ctypes.c_void_p()
         code = library.load().lg_gauge_open(ctypes.byref(options), ctypes.byref(handle))
@@ -128,6 +128,8 @@ class Gauge:
         self._handle = handle
         self._device = None
         self._positions = 0  # of the step so far: micro-batches follow one another
+        self._open_phases = dict.fromkeys(abi.PHASES.values(), 0)  # how often each was entered
+        self._apart = 0  # of these, those whose losses are not the step's
         self._kept = []  # scalars that a device reads when it publishes
         self.vocab_size = vocab_size
         self.gradient_reduction = gradient_reduction
@@ -172,19 +174,19 @@ class Gauge:
         """
         self._check_open()
         seen = library.new("observation")
-        seen.block = -1 if block is None else block
+        seen.block = -1 if block is None else integer("block", block, 32)
         kept = [_read_on_device(name, value, dtype) for name, value, dtype in (
             ("loss_sum", loss_sum, "float64"), ("tokens", tokens, "int64"), ("denominator", denominator, "float64"))]
         of_loss, of_tokens, of_denominator = kept
         if of_loss is None:
-            seen.nll_sum = _host_number("loss_sum", loss_sum)
+            seen.nll_sum = host_number("loss_sum", loss_sum)
         if of_tokens is None:
-            seen.unmasked_tokens = int(_host_number("tokens", tokens))
+            seen.unmasked_tokens = count("tokens", tokens)
         if of_denominator is None:
-            seen.denominator = _host_number("denominator", denominator)
+            seen.denominator = host_number("denominator", denominator)
         seen.nll_sum_pointer, seen.unmasked_tokens_pointer, seen.denominator_pointer = (None if value is None else value.data_ptr() for value in kept)
-        seen.tokens = seen.unmasked_tokens if positions is None else int(_host_number("positions", positions))
-        seen.nonfinite_rows = nonfinite_rows
+        seen.tokens = seen.unmasked_tokens if positions is None else count("positions", positions)
+        seen.nonfinite_rows = integer("nonfinite_rows", nonfinite_rows)
         if self._device is None:
             self._device = next((value.device for value in kept if value is not None), None)
         seen.stream = self._stream()
@@ -221,13 +223,13 @@ class Gauge:
         """
         self._check_open()
         if step is not None:
-            library.call("gauge_set_step", self._handle, step)
+            library.call("gauge_set_step", self._handle, integer("step", step))
         for name, which, value in (("grad_norm", abi.GRAD_NORM, grad_norm), ("lr", abi.LEARNING_RATE, lr), ("denominator", abi.DENOMINATOR, denominator)):
             if value is not None:
                 self._set_scalar(name, which, value)
         if loss is not None:
             reported = library.new("reported_loss")
-            reported.value = _host_number("loss", loss)
+            reported.value = host_number("loss", loss)
             library.call("gauge_set_reported_loss", self._handle, ctypes.byref(reported))
         library.call("gauge_publish", self._handle, self._stream())
         self._denominator.end_step()
@@ -235,32 +237,32 @@ class Gauge:
 
     def phase(self, name):
         """A context in which the job does something else: "evaluation" and "warm_up" count in block "eval" and not into the step; "checkpoint",
-        "data_loading" and "other" say why no step comes."""
-        if name not in abi.PHASES:
-            raise errors.InvalidArgument("phase: expected one of {}, got {!r}".format(", ".join(sorted(abi.PHASES)), name))
+        "data_loading" and "other" say why no step comes. The same phase inside of itself changes nothing."""
+        if not isinstance(name, str) or name not in abi.PHASES or name == "train":
+            refuse("phase", "one of " + ", ".join(sorted(set(abi.PHASES) - {"train"})), repr(name))
         return _Phase(self, abi.PHASES[name])
 
     @_outside_graphs
     def checkpoint_saved(self, step, path=""):
         self._check_open()
-        library.call("gauge_checkpoint_saved", self._handle, step, _bytes(path))
+        library.call("gauge_checkpoint_saved", self._handle, integer("step", step), encoded("path", path))
 
     @_outside_graphs
     def resume(self, step, path=None):
         """The job goes on after `step`; the next record is of step + 1."""
         self._check_open()
-        library.call("gauge_resume", self._handle, step, _bytes(path))
+        library.call("gauge_resume", self._handle, integer("step", step), encoded("path", path))
 
     @_outside_graphs
     def evaluation(self, step, loss, tokens):
         """Result of an evaluation: mean loss in nats over `tokens`."""
         self._check_open()
-        library.call("gauge_evaluation", self._handle, step, _host_number("loss", loss), tokens)
+        library.call("gauge_evaluation", self._handle, integer("step", step), host_number("loss", loss), integer("tokens", tokens))
 
     @_outside_graphs
     def note(self, step, text):
         self._check_open()
-        library.call("gauge_note", self._handle, step, _bytes(text))
+        library.call("gauge_note", self._handle, integer("step", step), encoded("text", text))
 
     @_outside_graphs
     def verdict(self):
@@ -284,15 +286,17 @@ class Gauge:
 
     def close(self, reason=None):
         """The clean end of the run. A second call does nothing."""
+        reason = encoded("reason", reason)
         if self._finalizer.detach() is not None:
             self._verdict.stop()
-            library.load().lg_gauge_close(self._handle, _bytes(reason))
+            library.load().lg_gauge_close(self._handle, reason)
 
     def abandon(self, reason):
         """The job failed by its own judgement: the run is not shown as finished."""
+        reason = encoded("reason", reason)
         if self._finalizer.detach() is not None:
             self._verdict.stop()
-            library.load().lg_gauge_abandon(self._handle, _bytes(reason))
+            library.load().lg_gauge_abandon(self._handle, reason)
 
     def __enter__(self):
         return self
@@ -301,7 +305,7 @@ class Gauge:
         if kind is None:
             self.close()
         else:
-            self.abandon("{}: {}".format(kind.__name__, value)[:200])
+            self.abandon(words_of(value))
 
     def complete(self, options, labels, columns, wants_gradient, again):
         """Gives a loss call (LossOptions) what the step knows: its denominator, and where in the step the call's positions begin. again: in_recomputation()."""
@@ -311,12 +315,16 @@ class Gauge:
             return
         if options.reduction == "sum" and wants_gradient:
             self._denominator.count(labels, options.ignore_index, options.vocab_size or columns)
-        if options.position_base is None and options.in_step:
+        if options.position_base is None and self.in_step(options):
             options.position_base = self._positions
             self._positions += labels.numel()
 
     def complete_denominator(self, options):
         self._denominator.complete(options)
+
+    def in_step(self, options):
+        """Whether a loss call is one of the step's micro-batches, and of no other counter block."""
+        return options.block == 0 or options.block == -1 and self._apart == 0
 
     def _check_open(self):
         if self.closed:
@@ -338,6 +346,8 @@ class Gauge:
         """A number at once; a tensor of a device by its address, for the publishing kernel to read."""
         import torch
 
+        if hasattr(value, "full_tensor"):  # a norm over shards (fully_shard) that its ranks have yet to add up
+            value = value.full_tensor()
         if isinstance(value, torch.Tensor) and value.is_cuda and value.numel() == 1:
             value = value.detach()
             if value.dtype not in (torch.float32, torch.float64):
@@ -348,7 +358,7 @@ class Gauge:
             dtype = abi.FP64 if value.dtype == torch.float64 else abi.FP32
             library.call("gauge_set_scalar_pointer", self._handle, which, value.data_ptr(), dtype)
         else:
-            library.call("gauge_set_scalar", self._handle, which, _host_number(name, value))
+            library.call("gauge_set_scalar", self._handle, which, host_number(name, value))
 
 
 class _Phase:
@@ -357,11 +367,18 @@ class _Phase:
 
     def __enter__(self):
         self._gauge._check_open()
-        library.call("gauge_phase_begin", self._gauge._handle, self._phase)
+        depth = self._gauge._open_phases
+        if depth[self._phase] == 0:
+            library.call("gauge_phase_begin", self._gauge._handle, self._phase)
+        depth[self._phase] += 1
+        self._gauge._apart += self._phase in _APART
         return self
 
     def __exit__(self, kind, value, traceback):
-        if not self._gauge.closed:
+        depth = self._gauge._open_phases
+        depth[self._phase] -= 1
+        self._gauge._apart -= self._phase in _APART
+        if depth[self._phase] == 0 and not self._gauge.closed:
             library.call("gauge_phase_end", self._gauge._handle, self._phase)
 
 
@@ -370,19 +387,10 @@ def _read_on_device(name, value, dtype):
     if not getattr(value, "is_cuda", False):
         return None
     if value.numel() != 1:
-        raise errors.InvalidArgument("{}: expected a number or one element, got {} elements".format(name, value.numel()))
+        refuse(name, "a number or one element", "{} elements".format(value.numel()))
     import torch
 
     return value.detach().to(getattr(torch, dtype)).reshape(())
-
-
-def _host_number(name, value):
-    if getattr(value, "is_cuda", False):
-        raise errors.InvalidArgument("{}: expected a number or a CPU tensor, got a tensor on {}: reading it would wait for the device".format(name, value.device))
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):  # torch says the last of several elements
-        raise errors.InvalidArgument("{}: expected a number, got {}".format(name, type(value).__name__)) from None
 
 
 def _end(handle, pid):
@@ -391,6 +399,6 @@ def _end(handle, pid):
         return
     error = getattr(sys, "last_value", None)
     if error is not None:
-        library.load().lg_gauge_abandon(handle, "{}: {}".format(type(error).__name__, error)[:200].encode("utf-8", "replace"))
+        library.load().lg_gauge_abandon(handle, encoded("reason", words_of(error)))
     else:
         library.load().lg_gauge_close(handle, None)

@@ -6,8 +6,9 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import abi, library, tensors
+from .arguments import integer
 from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
-from .loss_on_logits import scale
+from .loss_on_logits import check_gauge, scale
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
 from .tensors import expect_tensor
@@ -84,6 +85,7 @@ def prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants):
     flat_labels = check_labels(labels, hidden.shape[:-1], hidden.device, "hidden")
     options = LossOptions(columns=weight.shape[0], **options)
     if gauge is not None:
+        check_gauge(gauge)
         again = in_recomputation()
         gauge.complete(options, flat_labels, weight.shape[0], any(wants), again)
         if again:
@@ -136,7 +138,7 @@ class LinearCall:
         args.weight, args.columns = tensors.pointer(head), head.shape[0]
         args.weight_stride = tensors.row_stride(head)
         args.bias = tensors.pointer(flat_bias)
-        args.chunk_rows, args.memory_budget, args.most_unmasked_rows = self.limits
+        args.chunk_rows, args.memory_budget, args.most_unmasked_rows = map(integer, ("chunk_rows", "memory_budget", "most_unmasked"), self.limits)
         args.grad_hidden, args.grad_weight, args.grad_bias = (tensors.pointer(t) for t in gradients)
         args.head_grad_dtype = tensors.FLOATS[head.dtype]
         return args, alive + [rows, head, flat_bias, _workspace(args, rows.device)]

@@ -6,11 +6,13 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import library, tensors
+from .arguments import expect, refuse
 from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
 from .errors import FailedPrecondition
+from .gauge import Gauge
 from .options import LossOptions, check_labels, set_upstream, shifted
 from .recomputation import in_recomputation
-from .tensors import expect, expect_tensor, refuse
+from .tensors import expect_tensor
 
 
 def cross_entropy(
@@ -80,11 +82,17 @@ def prepare(logits, labels, gauge, shift, options, wants_gradient, inplace=False
     if inplace and wants_gradient:
         _check_inplace(logits)
     if gauge is not None:
+        check_gauge(gauge)
         again = in_recomputation()
         gauge.complete(options, flat_labels, logits.shape[-1], wants_gradient, again)
         if again:
             gauge = None
     return Call(options, gauge, wants_gradient, inplace and wants_gradient), flat_labels, labels.shape
+
+
+def check_gauge(gauge):
+    if not isinstance(gauge, Gauge):
+        refuse("gauge", "a lossgauge.Gauge", type(gauge).__name__)
 
 
 def check_tensors(logits, labels, shift, ignore_index):

@@ -5,22 +5,10 @@ import math
 import torch
 
 from . import abi, tensors
-from .tensors import expect, expect_tensor, refuse
+from .arguments import expect, integer, number, refuse
+from .tensors import expect_tensor
 
 REDUCTIONS = {"mean": abi.MEAN, "sum": abi.SUM, "none": abi.NONE}
-
-
-def number(name, value):
-    if type(value) is not float and (not isinstance(value, (int, float)) or isinstance(value, bool)):
-        refuse(name, "a number", type(value).__name__)
-    return float(value)
-
-
-def integer(name, value, bits=64):
-    """Refuses what ctypes would cut to so many bits without a word."""
-    if not isinstance(value, int) or not -(1 << bits - 1) <= value < 1 << bits - 1:
-        refuse(name, "an int of {} bits".format(bits), value if isinstance(value, int) else type(value).__name__)
-    return value
 
 
 class LossOptions:
@@ -40,6 +28,10 @@ class LossOptions:
         self.logit_scale = number("logit_scale", logit_scale)
         self.logit_softcap = 0.0 if logit_softcap is None else number("logit_softcap", logit_softcap)
         self.denominator = denominator
+        if isinstance(grad_scale, torch.Tensor):
+            expect_tensor(grad_scale.numel() == 1, "grad_scale", "a number or one element", grad_scale)
+        elif grad_scale is not None:
+            grad_scale = number("grad_scale", grad_scale)
         self.grad_scale = grad_scale
         self.block = -1 if block is None else integer("block", block, 32)
         self.position_base = position_base  # None: not given
@@ -57,11 +49,6 @@ class LossOptions:
     @property
     def per_token(self):
         return self.reduction == "none"
-
-    @property
-    def in_step(self):
-        """Whether the call is one of the step's micro-batches, and of no other counter block."""
-        return self.block in (-1, 0)
 
     def fill(self, args, labels, device, gauge=None):
         """Fills `args` (lg_cross_entropy_args). Returns the tensors that must live until the call has been made."""

@@ -5,8 +5,9 @@ import ctypes
 import torch
 
 from . import library, tensors
+from .arguments import expect
 from .compiling import outside_graphs
-from .tensors import expect, expect_tensor
+from .tensors import expect_tensor
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 

@@ -2,26 +2,19 @@
 
 import torch
 
-from . import abi, errors
+from . import abi
+from .arguments import expect, refuse
 
 FLOATS = {torch.float32: abi.FP32, torch.bfloat16: abi.BF16, torch.float16: abi.FP16}
 INTEGERS = {torch.int32: abi.INT32, torch.int64: abi.INT64}
 DEVICES = ("cpu", "cuda")
-
-
-def refuse(name, expected, got):
-    raise errors.InvalidArgument("{}: expected {}, got {}".format(name, expected, got))
-
-
-def expect(condition, name, expected, got):
-    if not condition:
-        refuse(name, expected, got)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # others may have no memory of their own
 
 
 def expect_tensor(condition, name, expected, tensor, *parts):
     """expect of a tensor, whose kind is put into words, as the `parts` are into `expected`, only where the condition does not hold: loss calls are short."""
     if not condition:
-        raise errors.InvalidArgument("{}: expected {}, got {}".format(name, expected.format(*parts), kind(tensor)))
+        refuse(name, expected.format(*parts), kind(tensor))
 
 
 def kind(tensor):
@@ -33,14 +26,16 @@ def kind(tensor):
 
 def check_floats(name, tensor, dims=None):
     """A dense tensor of fp32, bf16 or fp16 on a CPU or a CUDA device."""
-    if (isinstance(tensor, torch.Tensor) and tensor.dtype in FLOATS and tensor.layout == torch.strided and tensor.device.type in DEVICES
+    if (type(tensor) in _PLAIN and tensor.dtype in FLOATS and tensor.layout == torch.strided and tensor.device.type in DEVICES
             and (dims is None or tensor.dim() == dims)):
         return
     expect_tensor(isinstance(tensor, torch.Tensor), name, "a tensor", tensor)
+    if hasattr(tensor, "full_tensor"):
+        refuse(name, "this rank's own part of a distributed tensor (to_local()), with vocab_parallel_cross_entropy where its columns are spread", "a DTensor")
     expect_tensor(tensor.dtype in FLOATS, name, "float32, bfloat16 or float16", tensor)
     expect(tensor.layout == torch.strided, name, "a dense tensor", tensor.layout)
     expect_tensor(tensor.device.type in DEVICES, name, "a tensor on a CPU or a CUDA device", tensor)
-    expect_tensor(tensor.dim() == dims, name, "{} dimension{}", tensor, dims, "" if dims == 1 else "s")
+    expect_tensor(dims is None or tensor.dim() == dims, name, "{} dimension{}", tensor, dims, "" if dims == 1 else "s")
 
 
 def check_same_device(name, tensor, device, where):
