@@ -53,8 +53,9 @@ class HuggingFace(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             arguments = transformers.TrainingArguments(
                 output_dir=directory + "/out", max_steps=2, per_device_train_batch_size=2, gradient_accumulation_steps=3, report_to=[], save_strategy="no",
+                eval_strategy="steps", eval_steps=1, logging_steps=1, lr_scheduler_type="linear", learning_rate=1e-3, max_grad_norm=0.5,
                 use_cpu=not ON_CUDA, disable_tqdm=True, dataloader_num_workers=0)
-            trainer = transformers.Trainer(model=transformers.LlamaForCausalLM(config), args=arguments, train_dataset=data, eval_dataset=data[:2])
+            trainer = transformers.Trainer(model=transformers.LlamaForCausalLM(config), args=arguments, train_dataset=data, eval_dataset={"one": data[:2], "two": data[2:4]})
             order = []
             collate = trainer.data_collator
             trainer.data_collator = lambda batch: order.append(batch) or collate(batch)
@@ -63,7 +64,16 @@ class HuggingFace(unittest.TestCase):
             huggingface.attach(trainer, gauge)
             trainer.train()
             self.assertTrue(gauge.closed)
+            self.assertIn("eval_one_loss", trainer.evaluate())  # counted by nobody
             records = [record for record in ring.dump(path)["records"] if record["block"] == "0"]
+            evaluations = [event["step"] for event in ring.dump(path.replace(".steps", ".events"))["records"] if event["kind"] == "phase_begin"]
+        self.assertEqual(2, len(evaluations), "one for each evaluation, of both sets")
+        logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
+        self.assertEqual([1, 2], [entry["step"] for entry in logs])
+        for entry, record in zip(logs, records):
+            for logged, recorded in (("grad_norm", record["grad_norm"]), ("learning_rate", record["learning_rate"]),
+                                     ("loss", record["nll_sum"] / int(record["finite_tokens"]))):
+                self.assertAlmostEqual(float(entry[logged]), recorded, delta=2e-4, msg=logged)
         self.assertEqual(["1", "2"], [record["step"] for record in records])
         for number, record in enumerate(records):
             tokens = sum(scored(batch) for batch in order[3 * number:3 * number + 3])
@@ -87,7 +97,7 @@ class Lightning(unittest.TestCase):
                     logits = self.head(torch.nn.functional.one_hot(batch["input_ids"], COLUMNS).float())
                     return gauge.cross_entropy(logits, batch["labels"], shift=True)
 
-                validation_step = training_step
+                validation_step = test_step = training_step
 
                 def configure_optimizers(self):
                     return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -96,11 +106,16 @@ class Lightning(unittest.TestCase):
             trainer = pl.Trainer(
                 max_epochs=1, accumulate_grad_batches=2, accelerator="gpu" if ON_CUDA else "cpu", devices=1, logger=False, enable_checkpointing=False,
                 enable_progress_bar=False, enable_model_summary=False, callbacks=[callbacks.GaugeCallback(gauge)], num_sanity_val_steps=0)
-            trainer.fit(Module(), loader, torch.utils.data.DataLoader(examples(2), batch_size=2))
-            self.assertTrue(gauge.closed)
+            module, other = Module(), torch.utils.data.DataLoader(examples(2), batch_size=2)
+            trainer.fit(module, loader, other)
+            trainer.test(module, other, verbose=False)
+            gauge.step()
+            gauge.close()
             records = ring.dump(path)["records"]
-        train = [record for record in records if record["block"] == "0"]
-        self.assertEqual([("1", str(4 * LENGTH)), ("2", str(4 * LENGTH))], [(record["step"], record["tokens"]) for record in train])
+        train = [(record["step"], record["tokens"]) for record in records if record["block"] == "0"]
+        self.assertEqual([("1", str(4 * LENGTH)), ("2", str(4 * LENGTH))], train[:2])
+        self.assertEqual([], [tokens for _, tokens in train[2:] if tokens != "0"], "the test's tokens are not a step's")
+        self.assertAlmostEqual(0.1, records[0]["learning_rate"], places=6)
 
 
 if __name__ == "__main__":

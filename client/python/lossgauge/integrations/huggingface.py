@@ -9,12 +9,15 @@
 gradient_reduction is "sum" there: with average_tokens_across_devices (the default of late) the Trainer multiplies each rank's loss by the number of ranks
 before gradients are averaged, so that what comes out is the sum of what the ranks divided. Without it ranks with unequal numbers of tokens make a mean of
 means; the gauge then says so.
+
+The gauge is closed at the end of training; losses afterwards (trainer.evaluate()) are the same and are not counted.
 """
+
+import contextlib
 
 import torch
 
-from ..denominator import count_unmasked
-from ..options import shifted
+from ..loss_on_logits import cross_entropy
 
 try:
     from transformers import TrainerCallback
@@ -24,24 +27,32 @@ except ImportError:  # the Trainer asks for nothing but the methods
 
 def attach(trainer, gauge, *, shift=True, **loss_options):
     """Gives `trainer` lossgauge's loss, its records and its events. Before trainer.train(). `shift`: the model's logits at t predict label t + 1, as causal
-    language models of transformers do. loss_options: of lossgauge.cross_entropy."""
+    language models of transformers do. loss_options: of lossgauge.cross_entropy; label_smoothing is the Trainer's label_smoothing_factor if not given."""
     if getattr(trainer, "compute_loss_func", None) is not None:
         raise ValueError("trainer: expected one without a compute_loss_func of its own, got {!r}".format(trainer.compute_loss_func))
+    loss_options.setdefault("label_smoothing", float(getattr(trainer.args, "label_smoothing_factor", 0.0) or 0.0))
 
     def compute_loss(outputs, labels, num_items_in_batch=None):
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs.logits if hasattr(outputs, "logits") else outputs[0]
-        return gauge.cross_entropy(logits, labels.to(logits.device), shift=shift, denominator=_divisor(num_items_in_batch), **loss_options)
+        if isinstance(labels, torch.Tensor):
+            labels = labels.to(logits.device)
+        counted_by = None if gauge.closed else gauge
+        loss = cross_entropy(logits, labels, gauge=counted_by, shift=shift, denominator=_divisor(num_items_in_batch), **loss_options)
+        # Under DataParallel the Trainer multiplies by the GPUs of this process, as if each had made a loss of its part. This one is of all parts.
+        gpus = getattr(trainer.args, "n_gpu", 1)
+        return loss / gpus if gpus > 1 and num_items_in_batch is not None else loss
 
     trainer.compute_loss_func = compute_loss
     _count_scored_labels(trainer, shift, loss_options.get("ignore_index", -100))
     evaluate = trainer.evaluate
 
     def evaluate_in_its_phase(*arguments, **options):
-        with gauge.phase("evaluation"):
+        with contextlib.nullcontext() if gauge.closed else gauge.phase("evaluation"):
             return evaluate(*arguments, **options)
 
     trainer.evaluate = evaluate_in_its_phase
     callback = GaugeCallback(gauge)
+    _remember_gradient_norms(trainer, callback)
     trainer.add_callback(callback)
     return callback
 
@@ -55,48 +66,81 @@ def _divisor(num_items_in_batch):
 
 
 def _count_scored_labels(trainer, shift, ignore_index):
-    """The Trainer counts all labels that are not masked. A shifted loss never scores the first one of a sequence, so that the count is too large by one for
-    each sequence that does not begin with a masked label; what is counted instead is what is scored."""
-    if not shift or not hasattr(trainer, "get_batch_samples"):
+    """Before 5.0 the Trainer counts the first label of a sequence, which a shifted loss never scores, and at all times it knows no ignore_index but its own. So
+    what it counts are labels masked as the loss takes them; the rest of its arithmetic (ranks that share a batch, averages over devices) stays its own."""
+
+    def as_scored(batch):
+        try:
+            labels = batch["labels"]
+            masked = (labels == ignore_index) | (labels < 0)
+            if shift:
+                masked[..., 0] = True
+            return dict(batch, labels=labels.masked_fill(masked, -100))
+        except (KeyError, TypeError, AttributeError, IndexError):  # nothing that the Trainer would count
+            return batch
+
+    if hasattr(trainer, "_get_num_items_in_batch"):
+        count = trainer._get_num_items_in_batch
+        trainer._get_num_items_in_batch = lambda samples, *more, **options: count([as_scored(batch) for batch in samples], *more, **options)
+    elif hasattr(trainer, "get_batch_samples"):
+        get_batch_samples = trainer.get_batch_samples
+
+        def with_scored_labels(epoch_iterator, *more, **options):
+            kept = []
+
+            def masked():
+                for batch in epoch_iterator:
+                    kept.append(batch)
+                    yield as_scored(batch)
+
+            _, counted = get_batch_samples(masked(), *more, **options)
+            return kept, counted
+
+        trainer.get_batch_samples = with_scored_labels
+
+
+def _remember_gradient_norms(trainer, callback):
+    """The Trainer gives its gradient norm to no callback; it takes it from here."""
+    clip = getattr(trainer.accelerator, "clip_grad_norm_", None)
+    if clip is None:
         return
-    get_batch_samples = trainer.get_batch_samples
 
-    def with_scored_labels(epoch_iterator, num_batches, *more, **options):
-        batches, counted = get_batch_samples(epoch_iterator, num_batches, *more, **options)
-        if counted is None or not batches or "labels" not in batches[0]:
-            return batches, counted
-        scored = sum(count_unmasked(shifted(batch["labels"], ignore_index), ignore_index) for batch in batches).to(torch.int64)
-        if getattr(trainer.args, "average_tokens_across_devices", False) and trainer.accelerator.num_processes > 1:
-            scored = trainer.accelerator.gather(scored.to(trainer.accelerator.device)).sum()
-        if isinstance(counted, torch.Tensor):
-            return batches, scored.to(counted.device).reshape((1,) * counted.dim()).expand_as(counted)
-        return batches, int(scored)
+    def clip_and_remember(*arguments, **options):
+        callback.grad_norm = clip(*arguments, **options)
+        return callback.grad_norm
 
-    trainer.get_batch_samples = with_scored_labels
+    trainer.accelerator.clip_grad_norm_ = clip_and_remember
 
 
 class GaugeCallback(TrainerCallback):
-    """Publishes one record an optimizer step, under the Trainer's own step numbers (the first is 1), and its events. The Trainer hands its gradient norm to
-    nobody before the step is over; it is not recorded."""
+    """Publishes one record an optimizer step, under the Trainer's own step numbers (the first is 1), and its events."""
 
     def __init__(self, gauge):
         self._gauge = gauge
+        self._rate = None
+        self.grad_norm = None
 
     def on_train_begin(self, args, state, control, **kwargs):
-        if state.global_step > 0:
+        if state.global_step > 0 and not self._gauge.closed:
             self._gauge.resume(state.global_step, getattr(args, "resume_from_checkpoint", None) or None)
 
-    def on_step_end(self, args, state, control, lr_scheduler=None, **kwargs):
-        rates = lr_scheduler.get_last_lr() if lr_scheduler is not None else []
-        self._gauge.step(step=state.global_step, lr=rates[0] if rates else None)
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        self._rate = optimizer.param_groups[0]["lr"] if optimizer is not None else None  # at the step's end the schedule has gone on
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self._gauge.closed:
+            return
+        rate, norm, self._rate, self.grad_norm = self._rate, self.grad_norm, None, None
+        self._gauge.step(step=state.global_step, lr=rate, grad_norm=norm if isinstance(norm, (int, float, torch.Tensor)) else None)
 
     def on_evaluate(self, args, state, control, metrics=None, **kwargs):
         loss = (metrics or {}).get("eval_loss")
-        if loss is not None:
+        if loss is not None and not self._gauge.closed:
             self._gauge.evaluation(state.global_step, loss, 0)
 
     def on_save(self, args, state, control, **kwargs):
-        self._gauge.checkpoint_saved(state.global_step, "{}/checkpoint-{}".format(args.output_dir, state.global_step))
+        if not self._gauge.closed:
+            self._gauge.checkpoint_saved(state.global_step, "{}/checkpoint-{}".format(args.output_dir, state.global_step))
 
     def on_train_end(self, args, state, control, **kwargs):
         self._gauge.close()
