@@ -7,9 +7,9 @@ import torch
 import torch.multiprocessing as multiprocessing
 from torch.utils.checkpoint import checkpoint
 
-import device  # noqa: F401 (default device)
 import lossgauge
 import ring
+from device import join_group, leave_group
 
 COLUMNS = 11
 
@@ -103,9 +103,7 @@ class OneRank(unittest.TestCase):
 
 
 def _rank(rank, world, directory, results):
-    torch.set_num_threads(1)
-    # By a file: a port that was free a moment ago may be another test's by now.
-    torch.distributed.init_process_group("gloo", init_method="file://{}/rendezvous".format(directory), rank=rank, world_size=world)
+    backend = join_group(rank, world, directory)
     hidden, labels = batch(12)
     mine = slice(rank * 6, rank * 6 + 6)  # the first rank has one unmasked label, the second six
     gradients = {}
@@ -135,13 +133,27 @@ def _rank(rank, world, directory, results):
         gauge.cross_entropy(parallel(hidden[mine]), labels[mine]).backward()
         gauge.step()
         gradients["ddp"] = (model.weight.grad.tolist(), ring.records(gauge)[0]["denominator_max"], gradients["meanaccumulate"][2])
+    if backend == "nccl":
+        from torch.distributed.fsdp import fully_shard
+
+        with lossgauge.Gauge(run="fully-shard", ring_dir=directory, gradient_reduction="mean") as gauge:
+            model = torch.nn.Linear(5, COLUMNS, bias=False)
+            with torch.no_grad():
+                model.weight.fill_(0.1)
+            fully_shard(model)
+            gauge.accumulate(labels[mine])
+            gauge.cross_entropy(model(hidden[mine]), labels[mine]).backward()
+            norm = torch.nn.utils.get_total_norm([model.weight.grad])
+            gauge.step(grad_norm=norm)
+            record, whole = ring.records(gauge)[0], model.weight.grad.full_tensor()
+            gradients["fully_shard"] = (whole.tolist(), record["denominator_max"], gradients["meanaccumulate"][2])
+            torch.testing.assert_close(record["grad_norm"], whole.norm().item(), rtol=1e-5, atol=0)  # of all shards, not of this rank's
     results[rank] = gradients
     try:
         lossgauge.Gauge(run="unknown", ring_dir=directory).accumulate(labels[mine])
     except lossgauge.FailedPrecondition as error:
         results[world + rank] = str(error)
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave_group()
 
 
 class TwoRanks(unittest.TestCase):
@@ -156,7 +168,9 @@ class TwoRanks(unittest.TestCase):
                 process.join()
                 self.assertEqual(0, process.exitcode)
             right = whole_gradient(*batch(12))
-            for name, divisor in (("meanaccumulate", 3.5), ("meanscale", 3.5), ("sumaccumulate", 7.0), ("sumscale", 7.0), ("ddp", 3.5)):
+            for name, divisor in (("meanaccumulate", 3.5), ("meanscale", 3.5), ("sumaccumulate", 7.0), ("sumscale", 7.0), ("ddp", 3.5), ("fully_shard", 3.5)):
+                if name not in results[0]:  # two ranks of NCCL only
+                    continue
                 for rank in range(2):
                     gradient, said, attempt = results[rank][name]
                     torch.testing.assert_close(torch.tensor(gradient).double(), right, rtol=1e-5, atol=1e-7, msg=name)

@@ -1,6 +1,6 @@
-"""Logits whose columns are spread over the ranks of a gloo group: the loss and gradient of the whole, the same bits on every rank."""
+"""Logits whose columns are spread over the ranks of a group: the loss and gradient of the whole, the same bits on every rank. On GPUs with NCCL where each rank
+has one, else with gloo, which lets ranks share one."""
 
-import datetime
 import tempfile
 import unittest
 
@@ -10,7 +10,7 @@ import torch.multiprocessing as multiprocessing
 import lossgauge
 import oracle
 import ring
-from device import ON_CUDA
+from device import ON_CUDA, join_group, leave_group
 
 ROWS, COLUMNS = 10, 61
 # Real columns of each rank; a rank without any has a column of padding, or none at all.
@@ -51,7 +51,7 @@ def _losses(world, rank, results):
             first = own.grad.clone()
             own.grad = None
             (loss * weights).sum().backward()
-            results[number, dtype, rank] = (loss.detach(), first, own.grad)
+            results[number, dtype, rank] = tuple(tensor.detach().cpu() for tensor in (loss, first, own.grad))
 
 
 def _records(world, rank, results):
@@ -76,7 +76,7 @@ def _padded(world, rank, results):
     own.requires_grad_()
     loss = lossgauge.vocab_parallel_cross_entropy(own, labels, vocab_size=COLUMNS)
     loss.backward()
-    results[rank] = (loss.detach(), own.grad)
+    results[rank] = (loss.detach().cpu(), own.grad.cpu())
 
 
 def _contradictions(world, rank, results):
@@ -100,22 +100,58 @@ def _contradictions(world, rank, results):
     if rank == 1:
         other[0, 0] += 1
     call(labels=other)
-    call(rows=2 - rank % 2)
+    if not ON_CUDA:
+        call(rows=2 - rank % 2)
     call(vocab_size=COLUMNS)
     results[rank] = said
 
 
+def _of_nccl(world, rank, results):
+    logits, labels = problem()
+    with tempfile.TemporaryDirectory() as directory, lossgauge.Gauge(run="shard", ring_dir=directory, vocab_size=COLUMNS) as gauge:
+
+        def step(leaf):
+            loss = gauge.vocab_parallel_cross_entropy(leaf, labels, z_loss=1e-3)
+            loss.backward()
+            gauge.step()
+            return loss.detach()
+
+        def result(loss, leaf):
+            return loss.cpu(), leaf.grad.cpu()
+
+        leaf = logits.clone().requires_grad_()
+        results["plain"] = result(step(leaf), leaf)
+        leaf.grad = None
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            loss = step(leaf)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        results["without waiting"] = result(loss, leaf)
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            leaf.grad = None
+            step(leaf)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        leaf.grad = None
+        with torch.cuda.graph(graph, stream=side):
+            loss = step(leaf)
+        for _ in range(2):
+            graph.replay()
+        results["replayed"] = result(loss, leaf)
+        torch.cuda.synchronize()
+        results["records"] = [record["unmasked_tokens"] for record in ring.records(gauge)] if ring.CTL else None
+        del graph
+
+
 def _start(rank, world, directory, body, results):
-    torch.set_num_threads(1)
-    # By a file: a port that was free a moment ago may be another test's by now.
-    torch.distributed.init_process_group("gloo", init_method="file://{}/rendezvous".format(directory), rank=rank, world_size=world,
-                                         timeout=datetime.timedelta(seconds=60))
+    join_group(rank, world, directory)
     body(world, rank, results)
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave_group()
 
 
-@unittest.skipIf(ON_CUDA, "vocabulary-parallel losses are on the CPU only so far")
 class VocabParallel(unittest.TestCase):
     def run_ranks(self, world, body):
         context = multiprocessing.get_context("spawn")
@@ -135,10 +171,10 @@ class VocabParallel(unittest.TestCase):
             for number, options in enumerate(OPTIONS):
                 for dtype in (torch.float32, torch.bfloat16, torch.float16):
                     with self.subTest(world=world, options=options, dtype=dtype):
-                        logits, labels = problem(dtype)
+                        logits, labels = (tensor.cpu() for tensor in problem(dtype))
                         whole = logits.double().view(ROWS, COLUMNS).requires_grad_()
                         expected = oracle.reduced(whole, labels.view(-1), **options)
-                        weights = torch.linspace(-1, 2, ROWS) if options.get("reduction") == "none" else torch.tensor(-2.5)
+                        weights = torch.linspace(-1, 2, ROWS, device="cpu") if options.get("reduction") == "none" else torch.tensor(-2.5, device="cpu")
                         (expected * weights).sum().backward()
                         parts = [results[number, dtype, rank] for rank in range(world)]
                         for loss, first, second in parts:
@@ -154,7 +190,7 @@ class VocabParallel(unittest.TestCase):
     def test_equal_widths_with_padding_need_no_offsets(self):
         for world in SHARDS:
             results = self.run_ranks(world, _padded)
-            logits, labels = problem()
+            logits, labels = (tensor.cpu() for tensor in problem())
             whole = logits.double().view(ROWS, COLUMNS).requires_grad_()
             expected = oracle.reduced(whole, labels.view(-1))
             expected.backward()
@@ -174,6 +210,32 @@ class VocabParallel(unittest.TestCase):
         self.assertAlmostEqual(18, results[0]["probability_mass"] + results[1]["probability_mass"], places=4)
         self.assertEqual(0, int(results[0]["exchange_bad_rows"]))
 
+    @unittest.skipUnless(ON_CUDA, "LOSSGAUGE_TEST_DEVICE is not cuda")
+    def test_with_nccl_nothing_waits_and_a_graph_holds_it(self):
+        results = self.run_ranks(1, _of_nccl)
+        logits, labels = (tensor.cpu() for tensor in problem())
+        whole = logits.double().view(ROWS, COLUMNS).requires_grad_()
+        expected = oracle.reduced(whole, labels.view(-1), z_loss=1e-3)
+        expected.backward()
+        for name in ("plain", "without waiting", "replayed"):
+            loss, gradient = results[name]
+            self.assertTrue(torch.equal(loss, results["plain"][0]) and torch.equal(gradient, results["plain"][1]), name)
+        torch.testing.assert_close(loss.double(), expected.detach(), rtol=2e-6, atol=0)
+        self.assertTrue(bool(((gradient.double().view(ROWS, -1) - whole.grad).abs() <= oracle.gradient_bound(whole.grad, torch.float32)).all()))
+        if results["records"] is not None:
+            self.assertEqual(["9"] * 5, results["records"])
+
+    @unittest.skipUnless(ON_CUDA, "LOSSGAUGE_TEST_DEVICE is not cuda")
+    def test_ranks_that_contradict_each_other_on_a_device_get_no_loss(self):
+        for world in SHARDS:
+            for rank, said in self.run_ranks(world, _contradictions).items():
+                with self.subTest(world=world, rank=rank):
+                    for number, what in ((0, "label_smoothing"), (1, "shard_offset"), (3, "labels")):
+                        self.assertNotEqual(said[number], said[number], what)
+                    self.assertIn("InvalidArgument: vocab_size: expected the number of real columns over all ranks, got None", said[2])
+                    self.assertEqual(said[4], said[4])
+
+    @unittest.skipIf(ON_CUDA, "on a device nobody reads what the others sent")
     def test_ranks_that_contradict_each_other_are_refused_on_all(self):
         for world in SHARDS:
             for rank, said in self.run_ranks(world, _contradictions).items():

@@ -6,12 +6,12 @@ import weakref
 import torch
 
 from . import library, tensors
+from .arguments import expect, integer
 from .compiling import outside_graphs
 from .errors import FailedPrecondition
-from .loss_on_logits import Call, check_tensors, scale
+from .loss_on_logits import Call, check_gauge, check_tensors, scale
 from .options import LossOptions, set_upstream
 from .recomputation import in_recomputation
-from .tensors import expect
 
 
 def vocab_parallel_cross_entropy(
@@ -37,15 +37,17 @@ def vocab_parallel_cross_entropy(
 ):
     """Cross-entropy of logits of which this rank holds the columns `logits` [..., columns]; options as in cross_entropy. The loss has the same bits on all
     ranks of the group, the gradient is of the rank's own columns. All ranks call it in the same order, with the same labels (numbers in the whole vocabulary)
-    and options. One all-gather of 128 + 64 * rows bytes a rank, behind one of a number. CPU tensors only so far.
+    and options. One all-gather of 128 + 64 * rows bytes a rank by the group's own backend, on the logits' device; on CPUs behind one of a number.
 
     vocab_size: real columns V over all ranks; None: the gauge's.
     shard_offset: this rank's first column; None: rank * columns, as where all ranks hold equally many. Ranks need not be in the order of their columns.
     shard_columns: how many of the rank's columns are real, the ones behind being padding; None: those that lie before vocab_size.
     process_group: None: the default one.
 
-    Raises InvalidArgument for an argument that cannot be right; FailedPrecondition, on every rank, where the ranks contradict each other (rows, dtype, options,
-    columns that do not cover the vocabulary once). A contribution that arrives wrong makes the loss NaN and counts in the record (exchange_bad_rows).
+    Raises InvalidArgument for an argument that cannot be right. Ranks that contradict each other (dtype, options, columns that do not cover the vocabulary once)
+    make FailedPrecondition on every rank on CPUs; on a device, where nobody reads what the others sent, the loss is NaN on every rank and the record counts
+    exchange_bad_rows of the sender. So it is with a contribution that arrives wrong. Unequal numbers of tokens are refused on CPUs; on a device they are unequal
+    sizes in a collective, which TORCH_DISTRIBUTED_DEBUG=DETAIL checks. With NCCL the host waits for nothing; gloo takes a device's tensors through the host.
     """
     options = dict(
         ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
@@ -60,6 +62,7 @@ def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, s
     wants_gradient = torch.is_grad_enabled() and logits.requires_grad
     options = LossOptions(columns=logits.shape[-1], **options)
     if gauge is not None:
+        check_gauge(gauge)
         again = in_recomputation()
         gauge.complete(options, flat_labels, shard.vocab_size, wants_gradient, again)
         if again:
@@ -87,11 +90,14 @@ class _Group:
     def gather(self, part):
         """[ranks, ...] of what each rank has, in rank order."""
         gathered = part.new_empty((self.size,) + part.shape)
-        torch.distributed.all_gather(list(gathered.unbind(0)), part, group=self.handle)
+        if part.is_cuda and torch.distributed.get_backend(self.handle) != "gloo":  # which has it on CPUs only
+            torch.distributed.all_gather_into_tensor(gathered.view(-1), part.view(-1), group=self.handle)
+        else:
+            torch.distributed.all_gather(list(gathered.unbind(0)), part, group=self.handle)
         return gathered
 
     def check_rows(self, rows):
-        """Contributions of unequal size would end the process inside of gloo: so this comes first, on its own."""
+        """Contributions of unequal size would end the process inside of gloo: so this comes first, on its own. Not on a device, where the host would wait."""
         rows_of_ranks = self.gather(torch.tensor(rows, device="cpu")).tolist()
         if len(set(rows_of_ranks)) != 1:
             raise FailedPrecondition("labels: expected as many tokens on all ranks of the group, got {} (by rank)".format(rows_of_ranks))
@@ -105,7 +111,8 @@ class _Shard:
             vocab_size = gauge.vocab_size or None
         expect(isinstance(vocab_size, int) and vocab_size > 0, "vocab_size", "the number of real columns over all ranks", vocab_size)
         for name, value in (("shard_offset", offset), ("shard_columns", real)):
-            expect(value is None or isinstance(value, int), name, "an int", type(value).__name__)
+            if value is not None:
+                integer(name, value)
         self.vocab_size = vocab_size
         self.offset = min(group.index * columns, vocab_size) if offset is None else offset
         self.columns = max(0, min(columns, vocab_size - self.offset)) if real is None else real
@@ -127,7 +134,8 @@ class _ShardCall(Call):
 
     def loss(self, rows, labels, gradient):
         args, alive = self.args(rows, labels, gradient)
-        self.group.check_rows(rows.shape[0])
+        if not rows.is_cuda:
+            self.group.check_rows(rows.shape[0])
         size = ctypes.c_int64()
         library.call("vocab_parallel_contribution_bytes", rows.shape[0], ctypes.byref(size))
         contribution = torch.empty(size.value, dtype=torch.uint8, device=rows.device)
