@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Loss calls of PyTorch as a user makes them, forward and backward, host time included: lossgauge with a gauge open and every signal on, torch, and the Triton
-losses of Liger-Kernel and flash-attention where their sources are given. bf16 logits, 25 % of the labels ignored, medians of interleaved rounds.
+losses of Liger-Kernel and flash-attention where their sources are given. bf16 logits, 25 % of the labels ignored, medians of interleaved rounds, each in an
+order of its own: whose code and data the caches of the host hold decides about a fourth of a short call.
 
   LOSSGAUGE_LIBRARY=.../liblossgauge.so.0 PYTHONPATH=client/python tests/bench/torch_loss_bench.py
   LOSSGAUGE_LIGER: a directory or wheel that holds liger_kernel. LOSSGAUGE_FLASH: flash-attention's ops/triton/cross_entropy.py.
@@ -11,6 +12,7 @@ takes at its peak beyond the logits, as a multiple of them: 1 is the gradient.
 import argparse
 import importlib.util
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -102,9 +104,11 @@ def measure(device, losses, gauge, rows, columns, rounds):
     labels = torch.randint(0, columns, (rows,), device=device.name)
     labels[::4] = -100
     samples = {name: [] for name in losses}
+    order = list(losses)
     for number in range(-3, rounds):  # the first ones compile kernels and fill caches
-        for name, loss in losses.items():
-            sample = once(device, loss, base, labels)
+        random.shuffle(order)
+        for name in order:
+            sample = once(device, losses[name], base, labels)
             if number >= 0:
                 samples[name].append(sample)
         gauge.step()

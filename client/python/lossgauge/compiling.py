@@ -1,5 +1,6 @@
 """Whether torch.compile traces the caller, and how a call that no graph can hold steps out of it."""
 
+import importlib
 import sys
 
 try:
@@ -15,16 +16,18 @@ except ImportError:
 # From torch 2.4 on losses are operators of their own (graph_ops.py); before that, and for everything else, the graph breaks at the call.
 HAS_OPERATORS = torch is not None and hasattr(torch.library, "custom_op")
 
-if HAS_OPERATORS:
-    is_compiling = torch.compiler.is_compiling
-elif torch is not None and hasattr(torch, "compile"):
-    import torch._dynamo
 
-    is_compiling = torch._dynamo.is_compiling
-else:
+def _question():
+    """torch's own function that says whether it traces."""
+    if HAS_OPERATORS:
+        return torch.compiler.is_compiling
+    try:
+        return importlib.import_module("torch._dynamo").is_compiling
+    except (ImportError, AttributeError):  # torch 1, or a build that cannot compile
+        return lambda: False
 
-    def is_compiling():
-        return False
+
+is_compiling = _question()
 
 
 def _compiler_watches():

@@ -18,7 +18,7 @@ def _checkpointing_runs():
     while frame is not None:
         code = frame.f_code
         # CheckpointFunction.backward (re-entrant) and the unpack hook (the other form) are what run a function again.
-        if code.co_name in ("backward", "unpack") and code.co_filename.endswith("checkpoint.py") and "torch" in code.co_filename:
+        if code.co_name in ("backward", "unpack", "unpack_hook") and code.co_filename.endswith("checkpoint.py") and "torch" in code.co_filename:
             return True
         frame = frame.f_back
     return False
