@@ -11,7 +11,32 @@
 namespace lossgauge::detect {
 namespace {
 
+constexpr std::size_t kNamedRanks = 8;
+
 bool Near(double a, double b) { return std::fabs(a - b) <= 1e-6 * std::max(std::fabs(a), std::fabs(b)); }
+
+bool Divides(const lg_step_record& record) { return (record.present & LG_HAS_DENOMINATOR) != 0 && record.unmasked_tokens > 0; }
+
+// "rank 3 divides by 41 and all others rightly", if it is few enough that they can be told from the rest; then also the finding's rank.
+template <class Right>
+std::string NameWrongRanks(const state::JoinedStep& joined, const Right& right, AccountingFinding* finding) {
+  std::vector<const state::RankSample*> wrong;
+  std::size_t judged = 0;
+  for (const state::RankSample& sample : joined.samples) {
+    if (!Divides(sample.record)) continue;
+    ++judged;
+    if (!right(sample.record.denominator_min) || !right(sample.record.denominator_max)) wrong.push_back(&sample);
+  }
+  if (wrong.empty() || 2 * wrong.size() >= judged) return "it differs between ranks or micro-batches";
+  std::string names;
+  for (std::size_t i = 0; i < std::min(wrong.size(), kNamedRanks); ++i) {
+    absl::StrAppend(&names, i == 0 ? "" : ", ", wrong[i]->producer->layout.rank);
+  }
+  if (wrong.size() > kNamedRanks) absl::StrAppend(&names, " and ", wrong.size() - kNamedRanks, " more");
+  if (wrong.size() > 1) return absl::StrCat("ranks ", names, " divide wrongly, all others rightly");
+  finding->rank = wrong[0]->producer->layout.rank;
+  return absl::StrFormat("rank %s divides by %.10g, all others rightly", names, wrong[0]->record.denominator_min);
+}
 
 }  // namespace
 
@@ -39,8 +64,6 @@ std::optional<AccountingFinding> CheckDenominator(const state::JoinedStep& joine
     if (own == 0) continue;  // a rank without a token divides nothing by anything
     if ((record.present & LG_HAS_DENOMINATOR) == 0) return std::nullopt;
     ++given;
-    low = std::min(low, record.denominator_min);
-    high = std::max(high, record.denominator_max);
     const bool one = Near(record.denominator_min, record.denominator_max);
     own_rank_counts = own_rank_counts && one && Near(record.denominator_min, own);
     const bool per_micro = launches > 1 ? record.denominator_min * launches <= own * (1 + 1e-9) &&
@@ -50,6 +73,12 @@ std::optional<AccountingFinding> CheckDenominator(const state::JoinedStep& joine
     if (launches > 1 && !one) counts_differ = true;
   }
   if (given == 0 || unmasked == 0) return std::nullopt;
+  // Every rank of a tensor-parallel group divides its own shard's gradient.
+  for (const state::RankSample& sample : joined.samples) {
+    if (!Divides(sample.record)) continue;
+    low = std::min(low, sample.record.denominator_min);
+    high = std::max(high, sample.record.denominator_max);
+  }
   const double ranks = std::max<double>(1, static_cast<double>(joined.layout.dp.size)) * std::max<double>(1, static_cast<double>(joined.layout.cp.size));
   const auto right = [&](double value) {
     return (joined.layout.gradient_reduction != LG_GRADIENT_REDUCTION_MEAN && Near(value, unmasked)) ||
@@ -80,7 +109,7 @@ std::optional<AccountingFinding> CheckDenominator(const state::JoinedStep& joine
     finding.evidence.push_back({"hypothesis", 0, "", finding.hypothesis});
   };
   if (!Near(low, high)) {
-    name("differs", "it differs between ranks or micro-batches");
+    name("differs", NameWrongRanks(joined, right, &finding));
   } else if (ranks > 1 && Near(low * ranks, expected)) {
     name("factor_R", absl::StrFormat("too small by exactly R = %.0f data-parallel ranks: the gradient is %.0f times too large", ranks, ranks));
   } else if (ranks > 1 && Near(low, expected * ranks)) {

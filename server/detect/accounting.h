@@ -17,7 +17,7 @@ namespace lossgauge::detect {
 struct AccountingFinding {
   std::string_view kind;  // of state::kAccountingKinds
   std::string hypothesis; // "factor_R", "mean_of_means", "rank_only", ...; a word for programs
-  std::optional<std::uint32_t> rank;
+  std::optional<std::uint32_t> rank;  // if it is one rank's fault
   std::string summary;
   std::vector<state::Evidence> evidence;
 };

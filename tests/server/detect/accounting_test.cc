@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/detect/reported_loss.h"
 #include "tests/server/detect/judge_fixture.h"
@@ -117,6 +120,26 @@ TEST_F(Accounting, AnIntervalSeenBeforeARestartStillCounts) {
   job.Restart();
   report(5, 3);
   EXPECT_TRUE(job.IsOpen(Condition::kAccounting, "reported_loss")) << "should be 4, from two steps before the restart and one after it";
+}
+
+TEST_F(Accounting, TheRankThatDividesWronglyIsNamed) {
+  for (const std::uint32_t tp : {1u, 2u}) {
+    for (const std::set<std::uint32_t>& wrong : std::vector<std::set<std::uint32_t>>{{0}, {3}, {2, 3}, {0, 1, 2, 3}}) {
+      JudgeScript job(detect::DefaultPolicies().defaults, 8 / tp, tp);
+      job.gradient_reduction = LG_GRADIENT_REDUCTION_SUM;
+      job.Step({.loss = 2, .edit = [&](std::uint32_t rank, lg_step_record& record) {
+                  record.present |= LG_HAS_DENOMINATOR;
+                  const double right = static_cast<double>(record.unmasked_tokens) * (8 / tp);
+                  record.denominator_min = record.denominator_max = wrong.count(rank) != 0 ? right / 3 : right;
+                }});
+      const auto incident = job.FindOpen(Condition::kAccounting, "denominator");
+      ASSERT_TRUE(incident) << tp << " " << wrong.size();
+      EXPECT_EQ(incident->rank, wrong.size() == 1 ? std::optional(*wrong.begin()) : std::nullopt) << incident->summary;
+      const bool told = incident->summary.find(wrong.size() == 1 ? absl::StrCat("rank ", *wrong.begin(), " divides by") : "ranks 2, 3 divide wrongly") !=
+                        std::string::npos;
+      EXPECT_EQ(told, wrong.size() < 4) << incident->summary;
+    }
+  }
 }
 
 TEST_F(Accounting, ARankOtherThanTheGroupsFirstThatReportsItsOwnLossIsNamed) {
