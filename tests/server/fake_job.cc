@@ -1,6 +1,7 @@
 // A whole fake job as one process, for trials by hand and for footprint measurements:
-//   fake_job --ring_dir=DIR [--run=fake] [--attempt=1] [--ranks=8] [--steps=1000] [--rate=100] [--close=1]
-// rate: steps a second; 0 = as fast as it goes.
+//   fake_job --ring_dir=DIR [--run=fake] [--attempt=1] [--ranks=8] [--first_rank=0] [--world_size=RANKS] [--steps=1000] [--first_step=0] [--rate=100]
+//            [--close=1]
+// rate: steps a second; 0 = as fast as it goes. first_rank and world_size: one node's part of a job.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -37,14 +38,16 @@ int main(int argc, char** argv) {
   const double rate = static_cast<double>(number("rate", "100"));
   const long long first = number("first_step", "0");
   std::vector<std::unique_ptr<FakeProducer>> producers;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+  const auto first_rank = static_cast<std::uint32_t>(number("first_rank", "0"));
+  const auto world_size = static_cast<std::uint32_t>(number("world_size", std::to_string(ranks).c_str()));
+  for (std::uint32_t rank = first_rank; rank < first_rank + ranks; ++rank) {
     lossgauge::testing::FakeProducerOptions options;
     options.directory = directory;
     options.run = Option(argc, argv, "run", "fake");
     options.attempt = Option(argc, argv, "attempt", "1");
     options.attempt_start_wall_ns = std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
     options.rank = rank;
-    options.world_size = ranks;
+    options.world_size = world_size;
     producers.push_back(std::make_unique<FakeProducer>(options));
   }
   auto next = Clock::now();
