@@ -13,7 +13,7 @@ constexpr std::size_t kTermWidth = 22;
 
 constexpr char kExitCodes[] =
     "Exit codes: 0 done; 1 no answer, not found, or an unreadable file; 2 wrong use. `verdict` has its own: 0 CONTINUE, 10 WATCH, "
-    "20 RESTART, 30 HALT, 40 UNKNOWN, and 1 and 2 where there is no verdict to be had.";
+    "20 RESTART, 30 HALT, 40 UNKNOWN, 50 not yet (--wait), 60 out of reach, and 1 and 2 where there is no verdict to be had.";
 
 void PrintWrapped(std::ostream& out, const std::string& text) {
   for (const std::string& line : Wrap(text, kHelpWidth)) out << line << "\n";

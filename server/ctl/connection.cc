@@ -2,6 +2,9 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <memory>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
@@ -56,13 +59,49 @@ int Connection::Explain(const grpc::Status& status, Io& io) const {
   return kFailed;
 }
 
+namespace {
+
+bool IsWellKnownTime(const google::protobuf::Message& message) {
+  const std::string& name = message.GetDescriptor()->full_name();
+  return name == "google.protobuf.Timestamp" || name == "google.protobuf.Duration";
+}
+
+bool HasJson(const google::protobuf::Message& message) {
+  std::string json;
+  return google::protobuf::util::MessageToJsonString(message, &json).ok();
+}
+
+// Takes out times that JSON has no text for.
+void ClearBadTimes(google::protobuf::Message* message) {
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  reflection.ListFields(*message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (field->is_repeated()) {
+      for (int i = 0; i < reflection.FieldSize(*message, field); ++i) ClearBadTimes(reflection.MutableRepeatedMessage(message, field, i));
+    } else if (google::protobuf::Message* part = reflection.MutableMessage(message, field); IsWellKnownTime(*part) && !HasJson(*part)) {
+      reflection.ClearField(message, field);
+    } else {
+      ClearBadTimes(part);
+    }
+  }
+}
+
+}  // namespace
+
 std::string ToJson(const google::protobuf::Message& message, bool indent) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
   options.add_whitespace = indent;
   std::string json;
-  // Fails on invalid timestamps only, which no server of ours sends; what could be written is then still worth printing.
-  (void)google::protobuf::util::MessageToJsonString(message, &json, options);
+  if (!google::protobuf::util::MessageToJsonString(message, &json, options).ok()) {
+    const std::unique_ptr<google::protobuf::Message> repaired(message.New());
+    repaired->CopyFrom(message);
+    ClearBadTimes(repaired.get());
+    json.clear();
+    (void)google::protobuf::util::MessageToJsonString(*repaired, &json, options);
+  }
   if (json.empty() || json.back() != '\n') json.push_back('\n');
   return json;
 }

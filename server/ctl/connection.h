@@ -39,7 +39,8 @@ class Connection {
   std::unique_ptr<v1::LossGauge::Stub> stub_;
 };
 
-// One message as JSON: lowerCamelCase names, 64-bit integers as strings, as under /api/v1/. One line, or indented.
+// One message as JSON: lowerCamelCase names, 64-bit integers as strings, as under /api/v1/. One line, or indented. Times out of JSON's range (years 1 to
+// 9999) are left out.
 std::string ToJson(const google::protobuf::Message& message, bool indent);
 
 }  // namespace lossgauge::ctl

@@ -123,7 +123,8 @@ absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<s
     }
     const std::string text = argument == "-h" ? "--help" : argument == "-o" ? "--output" : argument;
     const std::size_t equals = text.find('=');
-    const std::string name = text.substr(text[1] == '-' ? 2 : 1, equals == std::string::npos ? equals : equals - (text[1] == '-' ? 2 : 1));
+    std::string name = text.substr(text[1] == '-' ? 2 : 1, equals == std::string::npos ? equals : equals - (text[1] == '-' ? 2 : 1));
+    std::replace(name.begin(), name.end(), '_', '-');  // lossgauged's own flags have underscores: either is meant
     const auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& one) { return one.name == name; });
     if (flag == flags.end()) {
       std::vector<std::string> names;

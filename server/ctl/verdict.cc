@@ -1,20 +1,13 @@
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
+#include "server/ctl/exit_codes.h"
 #include "server/ctl/values.h"
+#include "server/ctl/verdict_wait.h"
 
 namespace lossgauge::ctl {
 namespace {
-
-int ExitCode(v1::Action action) {
-  switch (action) {
-    case v1::CONTINUE: return 0;
-    case v1::WATCH: return 10;
-    case v1::RESTART: return 20;
-    case v1::HALT: return 30;
-    default: return 40;
-  }
-}
 
 void PrintAdvice(const v1::Verdict& verdict, Io& io) {
   if (verdict.has_resume_point()) {
@@ -52,20 +45,78 @@ void PrintVerdict(const v1::Verdict& verdict, Io& io) {
                                           Printable(verdict.instance())));
 }
 
-int Run(const Options& options, Io& io) {
-  Connection connection(options, io);
-  v1::GetVerdictRequest request;
-  request.set_run(options.operand(0));
-  v1::Verdict verdict;
-  const auto context = connection.NewContext();
-  const grpc::Status status = connection.stub().GetVerdict(context.get(), request, &verdict);
-  if (!status.ok()) return connection.Explain(status, io);
+void Print(const v1::Verdict& verdict, const Options& options, Io& io) {
   if (options.Has("json")) {
     io.out << ToJson(verdict, true);
   } else {
     PrintVerdict(verdict, io);
   }
-  return ExitCode(verdict.action());
+}
+
+bool IsOutOfReach(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+}
+
+int AskOnce(Connection& connection, const Options& options, const ExitCodes& codes, Io& io) {
+  v1::GetVerdictRequest request;
+  request.set_run(options.operand(0));
+  v1::Verdict verdict;
+  const auto context = connection.NewContext();
+  grpc::Status status = connection.stub().GetVerdict(context.get(), request, &verdict);
+  if (status.ok()) status = CheckAnswer(options.operand(0), verdict);
+  if (!status.ok()) {
+    const int failed = connection.Explain(status, io);
+    return IsOutOfReach(status) ? codes.Of(Outcome::kUnreachable) : failed;
+  }
+  Print(verdict, options, io);
+  return codes.Of(OutcomeOf(verdict));
+}
+
+absl::StatusOr<WaitOptions> ReadWaitOptions(const Options& options) {
+  WaitOptions wait;
+  for (const absl::string_view word : absl::StrSplit(options.Text("for", "restart,halt,ended"), ',')) {
+    const Outcome outcome = FindOutcome(std::string(word));
+    if (outcome >= Outcome::kTimeout) {
+      return absl::InvalidArgumentError(absl::StrCat("--for takes some of continue, watch, restart, halt, unknown and ended, with commas between, not \"",
+                                                     std::string(word), "\""));
+    }
+    wait.wanted.insert(outcome);
+  }
+  wait.attempt = options.Text("attempt");
+  if (options.Has("wait-timeout")) absl::ParseDuration(options.Text("wait-timeout"), &wait.limit);
+  if (options.Has("patience")) absl::ParseDuration(options.Text("patience"), &wait.patience);
+  return wait;
+}
+
+int WaitAndSay(Connection& connection, const WaitOptions& wait, const Options& options, const ExitCodes& codes, Io& io) {
+  const WaitResult result = WaitForVerdict(connection, options.operand(0), wait);
+  if (result.failed) return connection.Explain(*result.failed, io);
+  if (result.outcome == Outcome::kUnreachable) {
+    connection.Explain(result.last_error, io);
+    return codes.Of(Outcome::kUnreachable);
+  }
+  if (result.outcome == Outcome::kTimeout) {
+    io.err << "lossgaugectl: no verdict of those waited for (" << options.Text("for", "restart,halt,ended") << ") within "
+           << absl::FormatDuration(wait.limit) << "; this is the last one\n";
+  }
+  Print(*result.verdict, options, io);
+  return codes.Of(result.outcome);
+}
+
+int Run(const Options& options, Io& io) {
+  const auto wrong_use = [&io](const std::string& what) {
+    io.err << "lossgaugectl verdict: " << Printable(what) << "\n";
+    return kWrongUse;
+  };
+  const absl::StatusOr<ExitCodes> codes = ExitCodes::Parse(options.Text("exit-codes"));
+  if (!codes.ok()) return wrong_use(std::string(codes.status().message()));
+  for (const char* flag : {"for", "attempt", "wait-timeout", "patience"}) {
+    if (options.Has(flag) && !options.Has("wait")) return wrong_use(absl::StrCat("--", flag, " goes with --wait"));
+  }
+  const absl::StatusOr<WaitOptions> wait = ReadWaitOptions(options);
+  if (!wait.ok()) return wrong_use(std::string(wait.status().message()));
+  Connection connection(options, io);
+  return options.Has("wait") ? WaitAndSay(connection, *wait, options, *codes, io) : AskOnce(connection, options, *codes, io);
 }
 
 }  // namespace
@@ -74,9 +125,15 @@ Command VerdictCommand() {
   return {.name = "verdict",
           .operands = "RUN",
           .summary = "what to do with a run, and why; the exit code says it too",
-          .details = "The exit code is 0 for CONTINUE, 10 WATCH, 20 RESTART, 30 HALT, 40 UNKNOWN (no data, stale, "
-                     "warming up, ended). 1 and 2 mean that there is no verdict: treat them as UNKNOWN.",
-          .flags = {},
+          .details = "The exit code is 0 for CONTINUE, 10 WATCH, 20 RESTART, 30 HALT, 40 UNKNOWN (no data, stale, warming up, ended), 60 where "
+                     "lossgauged is out of reach; with --wait 50 where the time is up. 1 and 2 mean that there is no verdict. Treat all that is no "
+                     "verdict as UNKNOWN. RESTART and HALT of a run in shadow mode give the code of WATCH: nobody is to act on them.",
+          .flags = {{"wait", FlagKind::kSwitch, "", "wait for a verdict that --for names; lossgauged may go away meanwhile and come back"},
+                    {"for", FlagKind::kText, "NAMES", "what ends the wait: some of continue, watch, restart, halt, unknown, ended (default restart,halt,ended)"},
+                    {"attempt", FlagKind::kText, "NAME", "with --wait: only verdicts on this attempt count; until it is seen, the verdict is the one on the attempt before"},
+                    {"wait-timeout", FlagKind::kDuration, "TIME", "wait no longer than this, such as 10m (default: no limit)"},
+                    {"patience", FlagKind::kDuration, "TIME", "how long lossgauged may be out of reach, or not know the run (default 1m)"},
+                    {"exit-codes", FlagKind::kText, "LIST", "other exit codes, such as restart=93,halt=94; further names: continue, watch, unknown, ended, timeout, unreachable"}},
           .remote = true,
           .run = Run};
 }

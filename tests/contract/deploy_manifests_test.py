@@ -11,6 +11,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes" / "trainer-with-sidecar.yaml"
+JOBSET = ROOT / "deploy" / "kubernetes" / "jobset.yaml"
 UNIT = ROOT / "deploy" / "systemd" / "lossgauged.service"
 YAMLLINT = """{extends: default, rules: {line-length: {max: 150}, document-start: disable, comments: {min-spaces-from-content: 1},
   comments-indentation: disable, key-duplicates: enable, indentation: {spaces: 2, indent-sequences: consistent}}}"""
@@ -42,7 +43,7 @@ class KubernetesTest(unittest.TestCase):
         yamllint = shutil.which("yamllint")
         if not yamllint:
             self.skipTest("yamllint was not found")
-        files = [KUBERNETES, *sorted((ROOT / "dashboards").glob("*.yml"))]
+        files = [KUBERNETES, JOBSET, *sorted((ROOT / "dashboards").glob("*.yml"))]
         done = subprocess.run([yamllint, "--strict", "-d", YAMLLINT, *map(str, files)], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
 
@@ -92,6 +93,88 @@ class KubernetesTest(unittest.TestCase):
 
     def test_every_flag_is_one_that_lossgauged_has(self):
         self.assertLessEqual(flags_of(" ".join(self.sidecar["args"])), known_flags())
+
+
+class JobSetTest(unittest.TestCase):
+    """What the Job and the JobSet controller make of a pod's end, by the rules of the manifest."""
+
+    def setUp(self):
+        self.jobset = yaml.safe_load(JOBSET.read_text())
+        self.policy = self.jobset["spec"]["failurePolicy"]
+        self.job = self.jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+        self.pod = self.job["template"]["spec"]
+        self.trainer = self.pod["containers"][0]
+
+    def job_failure(self, exit_code=None, condition=None):
+        """Reason and message of the Job's failure, in the words of the Job controller."""
+        for index, rule in enumerate(self.job["podFailurePolicy"]["rules"]):
+            codes = rule.get("onExitCodes")
+            if codes and exit_code is not None and codes["containerName"] == "trainer" and (exit_code in codes["values"]) == (codes["operator"] == "In"):
+                self.assertEqual(rule["action"], "FailJob")
+                return "PodFailurePolicy", f"Container trainer for pod default/node-0 failed with exit code {exit_code} matching FailJob rule at index {index}"
+            if condition in [one["type"] for one in rule.get("onPodConditions", [])]:
+                self.assertEqual(rule["action"], "FailJob")
+                return "PodFailurePolicy", f"Pod default/node-0 has condition {condition} matching FailJob rule at index {index}"
+        self.assertEqual(self.job["backoffLimit"], 0)
+        return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+
+    def action(self, **how):
+        reason, message = self.job_failure(**how)
+        for rule in self.policy["rules"]:
+            if reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in rule["onJobFailureMessagePatterns"]):
+                return rule["action"]
+        return "RestartJobSet"  # what JobSet does if no rule matches
+
+    def test_exit_codes_become_actions(self):
+        self.assertEqual(self.action(exit_code=93), "RestartJobSet")
+        self.assertEqual(self.action(exit_code=94), "FailJobSet")
+        for other in (1, 9, 137, 193, 194, 930, 940):
+            self.assertEqual(self.action(exit_code=other), "RestartJobSet")
+        self.assertEqual(self.action(condition="DisruptionTarget"), "RestartJobSetAndIgnoreMaxRestarts")
+        self.assertGreater(self.policy["maxRestarts"], 0)
+
+    def test_the_codes_are_those_of_supervise_sh(self):
+        text = (ROOT / "deploy" / "supervise.sh").read_text()
+        for action, code in (("RESTART", 93), ("HALT", 94)):
+            self.assertIn(f"${{LOSSGAUGE_{action}_CODE:-{code}}}", text)
+        grace = int(re.search(r"LOSSGAUGE_GRACE:-(\d+)", text).group(1))
+        self.assertGreater(self.pod["terminationGracePeriodSeconds"], grace)
+
+    def test_names_of_rules_are_such_as_jobset_takes(self):
+        for rule in self.policy["rules"]:
+            self.assertRegex(rule["name"], r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")
+
+    def test_only_the_first_pod_is_supervised(self):
+        with tempfile.TemporaryDirectory() as directory:
+            supervise = pathlib.Path(directory) / "supervise.sh"
+            supervise.write_text('#!/bin/sh\necho "supervised: $*"\n')
+            supervise.chmod(0o755)
+            command = [word.replace("/usr/share/lossgauge/supervise.sh", str(supervise)) for word in self.trainer["command"]]
+            self.assertNotEqual(command, self.trainer["command"])
+            for index, said in (("0", "supervised: echo trained"), ("1", "trained")):
+                done = subprocess.run([*command, "echo", "trained"], capture_output=True, text=True,
+                                      env={"PATH": "/usr/bin:/bin", "JOB_COMPLETION_INDEX": index})
+                self.assertEqual(done.stdout.strip(), said, done.stderr)
+
+    def test_a_restarted_job_is_a_new_attempt_and_no_kubelet_restarts_a_part_of_it(self):
+        environment = {entry["name"]: entry for entry in self.trainer["env"]}
+        self.assertEqual(environment["LOSSGAUGE_ATTEMPT"]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.labels['jobset.sigs.k8s.io/restart-attempt']")
+        self.assertTrue(environment["LOSSGAUGE_RUN"]["value"])
+        self.assertEqual(self.pod["restartPolicy"], "Never")
+        self.assertNotIn("livenessProbe", self.trainer)
+
+    def test_sidecars_forward_to_the_daemon_that_the_trainer_asks(self):
+        sidecar = self.pod["initContainers"][0]
+        self.assertEqual(sidecar["restartPolicy"], "Always")
+        address = next(entry["value"] for entry in self.trainer["env"] if entry["name"] == "LOSSGAUGE_ADDRESS")
+        self.assertIn(f"--forward_to={address}", sidecar["args"])
+        self.assertLessEqual(flags_of(" ".join(sidecar["args"])), known_flags() | {"forward_to"})
+
+    def test_nothing_runs_privileged(self):
+        self.assertTrue(self.pod["securityContext"]["runAsNonRoot"])
+        for container in (*self.pod["initContainers"], *self.pod["containers"]):
+            self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
+            self.assertIn("memory", container["resources"]["limits"])
 
 
 class SystemdTest(unittest.TestCase):

@@ -255,7 +255,7 @@ TEST_F(CtlCommands, WithoutADaemonTheAddressAndTheRemedyAreNamed) {
   fake.Stop();
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"runs"}, {"verdict", "a"}, {"steps", "a"}, {"incidents", "a"}, {"watch", "a"}, {"ack", "a"}, {"report", "a", "HALT"}}) {
-    EXPECT_EQ(session.Run(arguments), 1) << arguments[0];
+    EXPECT_EQ(session.Run(arguments), arguments[0] == "verdict" ? 60 : 1) << arguments[0];
     EXPECT_THAT(session.err, HasSubstr("cannot reach lossgauged at " + fake.address()));
     EXPECT_THAT(session.err, HasSubstr("Is lossgauged running?"));
     EXPECT_EQ(session.out, "");
@@ -265,7 +265,7 @@ TEST_F(CtlCommands, WithoutADaemonTheAddressAndTheRemedyAreNamed) {
 TEST_F(CtlCommands, TheFlagBeatsTheEnvironment) {
   fake.runs["demo"] = MakeRun("demo", v1::CONTINUE, "");
   session.environment["LOSSGAUGE_ADDRESS"] = "127.0.0.1:1";
-  EXPECT_EQ(session.Run({"verdict", "demo"}), 1);
+  EXPECT_EQ(session.Run({"verdict", "demo"}), 60);
   EXPECT_THAT(session.err, HasSubstr("127.0.0.1:1"));
   EXPECT_EQ(session.Run({"verdict", "demo", "--address=" + fake.address()}), 0);
 }
