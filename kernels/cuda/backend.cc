@@ -19,6 +19,7 @@
 #include "kernels/host/gauge.h"
 #include "kernels/host/linear_arguments.h"
 #include "kernels/host/tensor_span.h"
+#include "kernels/host/vocab_parallel_linear_arguments.h"
 
 namespace lossgauge::cuda {
 namespace {
@@ -124,49 +125,34 @@ class CudaBackend final : public DeviceBackend {
   }
 
   int LinearCrossEntropy(const lg_linear_cross_entropy_args& args, LossPurpose purpose, const char* function) override {
-#ifdef LOSSGAUGE_WITH_CUBLASLT
-    const int ordinal = LinearDeviceOf(args);
-    if (const int code = CheckLinearDevices(args, ordinal, function); code != LG_OK) return code;
-    const ScopedDevice current(ordinal);
-    Call call;
-    LinearCall linear;
-    if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
-    CrossEntropyLaunch loss = MakeLaunch(args.loss, purpose);
-    // Of what nothing is divided by, the record tells nothing.
-    const bool divides = args.loss.reduction == LG_MEAN && (args.loss.loss != nullptr || WantsGradient(args));
-    loss.count_denominator = divides && loss.denominator == 0. && loss.denominator_pointer == nullptr;
-    loss.present |= LinearPresent(linear);
-    if (const int code = Equip(args.loss, purpose, function, &call, &loss); code != LG_OK) return code;
-    const int code = EnqueueLinear(linear, loss);
-    End(call, loss);
-    return code;
-#else
-    (void)args, (void)purpose;
-    return NoProducts(function);
-#endif
+    return RunLinear(args, nullptr, purpose, function);
   }
   int PlanLinear(const lg_linear_cross_entropy_args& args, const char* function, lg_linear_plan* plan) override {
 #ifdef LOSSGAUGE_WITH_CUBLASLT
-    return PlanLinearOnDevice(args, function, plan);
+    return PlanLinearOnDevice(args, nullptr, function, plan);
 #else
     (void)args, (void)plan;
     return NoProducts(function);
 #endif
   }
-  int PrepareLinear(const lg_linear_cross_entropy_args& args, const char* function) override {
+  int PrepareLinear(const lg_linear_cross_entropy_args& args, const char* function) override { return TuneProducts(args, nullptr, function); }
+
+  int VocabParallelLinear(const ShardedLinear& call, const char* function) override {
+    if (const int code = CheckShardSizes(call.shard, function); code != LG_OK) return code;
+    return RunLinear(call.linear, &call, LossPurpose::kForward, function);
+  }
+  int PlanVocabParallelLinear(const ShardedLinear& call, const char* function, lg_linear_plan* plan) override {
+    if (const int code = CheckShardSizes(call.shard, function); code != LG_OK) return code;
 #ifdef LOSSGAUGE_WITH_CUBLASLT
-    const int ordinal = LinearDeviceOf(args);
-    if (const int code = CheckLinearDevices(args, ordinal, function); code != LG_OK) return code;
-    const ScopedDevice current(ordinal);
-    Call call;
-    LinearCall linear;
-    if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
-    if (call.capturing()) return SetError(LG_FAILED_PRECONDITION, "%s: stream: expected one that is not being captured: timing waits", function);
-    return TuneLinear(linear);
+    return PlanLinearOnDevice(call.linear, &call, function, plan);
 #else
-    (void)args;
+    (void)plan;
     return NoProducts(function);
 #endif
+  }
+  int PrepareVocabParallelLinear(const ShardedLinear& call, const char* function) override {
+    if (const int code = CheckShardSizes(call.shard, function); code != LG_OK) return code;
+    return TuneProducts(call.linear, &call, function);
   }
 
   int VocabParallelBegin(const lg_vocab_parallel_args& args, void* contribution, const char* function) override {
@@ -239,7 +225,7 @@ class CudaBackend final : public DeviceBackend {
     };
     if (ranks != args.group_size) return differs("one of group_size ranks,", args.group_size, ranks);
     if (rank != args.group_index) return differs("this rank to be group_index", args.group_index, rank);
-    if (device != ordinal) return differs("one of the logits' device", ordinal, device);
+    if (device != ordinal) return differs("one of the tensors' device", ordinal, device);
     return LG_OK;
   }
   int EnqueueShardBegin(const lg_vocab_parallel_args& args, const Call& call, void* contribution, const char* function) {
@@ -261,12 +247,49 @@ class CudaBackend final : public DeviceBackend {
   }
 
 #ifdef LOSSGAUGE_WITH_CUBLASLT
+  // `sharded`: null, or the call of which `args` is a part.
+  int RunLinear(const lg_linear_cross_entropy_args& args, const ShardedLinear* sharded, LossPurpose purpose, const char* function) {
+    const int ordinal = LinearDeviceOf(args);
+    if (const int code = CheckLinearDevices(args, ordinal, function); code != LG_OK) return code;
+    LinearCall linear;
+    linear.sharded = sharded;
+    if (sharded != nullptr && sharded->communicator != nullptr) {
+      linear.nccl = Nccl::Get(function);
+      if (linear.nccl == nullptr) return LG_UNAVAILABLE;
+      if (const int code = CheckCommunicator(*linear.nccl, sharded->shard, sharded->communicator, ordinal, function); code != LG_OK) return code;
+    }
+    const ScopedDevice current(ordinal);
+    Call call;
+    if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
+    CrossEntropyLaunch loss = MakeLaunch(args.loss, purpose);
+    // Of what nothing is divided by, the record tells nothing.
+    const bool divides = args.loss.reduction == LG_MEAN && (args.loss.loss != nullptr || WantsGradient(args));
+    loss.count_denominator = divides && loss.denominator == 0. && loss.denominator_pointer == nullptr;
+    loss.present |= LinearPresent(linear);
+    if (const int code = Equip(args.loss, purpose, function, &call, &loss); code != LG_OK) return code;
+    const int code = EnqueueLinear(linear, loss);
+    End(call, loss);
+    return code;
+  }
+  int TuneProducts(const lg_linear_cross_entropy_args& args, const ShardedLinear* sharded, const char* function) {
+    const int ordinal = LinearDeviceOf(args);
+    if (const int code = CheckLinearDevices(args, ordinal, function); code != LG_OK) return code;
+    const ScopedDevice current(ordinal);
+    Call call;
+    LinearCall linear;
+    linear.sharded = sharded;
+    if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
+    if (call.capturing()) return SetError(LG_FAILED_PRECONDITION, "%s: stream: expected one that is not being captured: timing waits", function);
+    return TuneLinear(linear);
+  }
   static int LinearDeviceOf(const lg_linear_cross_entropy_args& args) { return cuda::DeviceOf(args.rows > 0 ? args.hidden : args.weight); }
   int BeginLinearCall(const lg_linear_cross_entropy_args& args, int ordinal, const char* function, Call* call, LinearCall* linear) {
     if (const int code = Begin(ordinal, args.loss.stream, function, call); code != LG_OK) return code;
     return BeginLinear(args, call->device, call->capturing(), function, linear);
   }
 #else
+  static int RunLinear(const lg_linear_cross_entropy_args&, const ShardedLinear*, LossPurpose, const char* function) { return NoProducts(function); }
+  static int TuneProducts(const lg_linear_cross_entropy_args&, const ShardedLinear*, const char* function) { return NoProducts(function); }
   static int NoProducts(const char* function) {
     return SetError(LG_UNIMPLEMENTED, "%s: hidden: expected host memory, as this library was built without cublasLt.h; got a device's", function);
   }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_chunks.h"
 #include "kernels/cuda/linear_skip.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/host/error.h"
 #include "proto/lossgauge/ring/ring_abi.h"
 
@@ -72,13 +73,57 @@ cudaError_t FinishBias(const DeviceFacts& device, const Args& a, const ColumnSum
   return FinishGradient(device, f, stream);
 }
 
-// What went wrong on the way: a CUDA error or a cuBLASLt status.
+// What went wrong on the way: a CUDA error, a cuBLASLt status, or an lg_code whose words are set.
 struct Fault {
   cudaError_t error = cudaSuccess;
   int status = 0;
   const char* what = "";
-  bool none() const { return error == cudaSuccess && status == 0; }
+  int code = LG_OK;
+  bool none() const { return error == cudaSuccess && status == 0 && code == LG_OK; }
 };
+
+// Enqueues the exchange of a chunk. Returns an lg_code.
+int Exchange(const LinearCall& call, const ShardLaunch& shard, std::int64_t chunk, cudaStream_t stream) {
+  const ShardedLinear& s = *call.sharded;
+  unsigned char* const gathered = const_cast<unsigned char*>(shard.gathered);
+  if (s.exchange != nullptr) {
+    const int code = s.exchange(s.exchange_context, shard.contribution, gathered, shard.gathered_stride, stream);
+    if (code == LG_OK) return LG_OK;
+    return SetError(static_cast<lg_code>(code), "%s: exchange: of chunk %lld returned %d", call.function, static_cast<long long>(chunk), code);
+  }
+  if (s.communicator == nullptr) return LG_OK;
+  const int error =
+      call.nccl->AllGather(shard.contribution, gathered, static_cast<std::size_t>(shard.gathered_stride / 8), Nccl::kUint64, s.communicator, stream);
+  return error == 0 ? static_cast<int>(LG_OK) : call.nccl->SetError(error, call.function, "ncclAllGather");
+}
+
+// Loss of a chunk and the gradient of its logits in their place.
+Fault EnqueueLoss(const LinearCall& call, Chunked* chunked, std::int64_t chunk, bool last, cudaStream_t stream) {
+  const DeviceFacts& device = call.device->facts();
+  const int dtype = call.args.dtype;
+  if (call.sharded == nullptr) return {LaunchCrossEntropy(device, dtype, chunked->LossOf(chunk, last), stream), 0, "loss"};
+  const ShardLaunch shard = chunked->ShardOf(chunk, last);
+  if (const cudaError_t error = LaunchShardBegin(device, dtype, shard, stream); error != cudaSuccess) return {error, 0, "reading a shard"};
+  if (const int code = Exchange(call, shard, chunk, stream); code != LG_OK) return {cudaSuccess, 0, "", code};
+  return {LaunchShardFinish(device, dtype, shard, stream), 0, "loss"};
+}
+
+// The chunk's gradient of the hidden states, summed over the group if that is asked for.
+Fault EnqueueHidden(const LinearCall& call, const Chunked& chunked, std::int64_t chunk, cudaStream_t stream) {
+  const Args& a = call.args;
+  void* const grad = chunked.Operands().grad_hidden;
+  const auto count = static_cast<std::size_t>(chunked.RowsOf(chunk) * a.width);
+  if (a.loss.vocab_size == 0) {
+    const cudaError_t error = cudaMemsetAsync(grad, 0, count * static_cast<std::size_t>(BytesOfType(a.dtype)), stream);
+    if (error != cudaSuccess) return {error, 0, "grad_hidden"};
+  } else {
+    const int status = call.products->Multiply(chunked.ShapeOf(Product::kGradHidden, chunk), chunked.Operands(), chunked.product_workspace(), stream);
+    if (status != 0) return {cudaSuccess, status, "product for grad_hidden"};
+  }
+  if (call.sharded == nullptr || !call.sharded->reduces_hidden || call.sharded->communicator == nullptr) return {};
+  const int error = call.nccl->AllReduce(grad, grad, count, Nccl::FloatType(a.dtype), Nccl::kSum, call.sharded->communicator, stream);
+  return {cudaSuccess, 0, "", error == 0 ? static_cast<int>(LG_OK) : call.nccl->SetError(error, call.function, "ncclAllReduce")};
+}
 
 Fault EnqueueChunk(const LinearCall& call, Chunked* chunked, std::int64_t chunk, bool last, cudaStream_t stream) {
   const Args& a = call.args;
@@ -88,17 +133,19 @@ Fault EnqueueChunk(const LinearCall& call, Chunked* chunked, std::int64_t chunk,
   };
   cudaError_t error = GatherRows(chunked->rows(), begin, rows, stream);
   if (error != cudaSuccess) return {error, 0, "gathering rows"};
-  if (const int status = multiply(Product::kLogits); status != 0) return {cudaSuccess, status, "product for logits"};
-  if (error = LaunchCrossEntropy(call.device->facts(), a.dtype, chunked->LossOf(chunk, last), stream); error != cudaSuccess) return {error, 0, "loss"};
-  if (a.grad_weight != nullptr) {
+  if (chunked->Wants(Product::kLogits)) {
+    if (const int status = multiply(Product::kLogits); status != 0) return {cudaSuccess, status, "product for logits"};
+  }
+  if (const Fault fault = EnqueueLoss(call, chunked, chunk, last, stream); !fault.none()) return fault;
+  if (chunked->Wants(Product::kGradWeight)) {
     if (const int status = multiply(Product::kGradWeight); status != 0) return {cudaSuccess, status, "product for grad_weight"};
   }
-  if (a.grad_bias != nullptr) {
+  if (a.grad_bias != nullptr && a.loss.vocab_size > 0) {
     if (error = SumColumns(chunked->BiasOf(chunk), stream); error != cudaSuccess) return {error, 0, "grad_bias"};
   }
   // Last: it overwrites the chunk's hidden states.
   if (a.grad_hidden != nullptr) {
-    if (const int status = multiply(Product::kGradHidden); status != 0) return {cudaSuccess, status, "product for grad_hidden"};
+    if (const Fault fault = EnqueueHidden(call, *chunked, chunk, stream); !fault.none()) return fault;
   }
   error = ScatterRows(chunked->rows(), begin, rows, stream);
   return {error, 0, "scattering rows"};
@@ -109,18 +156,19 @@ Fault EnqueueChunks(const LinearCall& call, Chunked* chunked) {
   const DeviceFacts& device = call.device->facts();
   const cudaStream_t stream = call.stream;
   const std::int64_t chunks = chunked->chunks();
+  const bool has_head = chunks > 0 && a.loss.vocab_size > 0;
   cudaError_t error = CompactRows(chunked->rows(), stream);
   if (error != cudaSuccess) return {error, 0, "compaction"};
   if (error = ClearLeftOut(device, chunked->rows(), stream); error != cudaSuccess) return {error, 0, "masked rows"};
   if (error = ClearHead(a, chunks > 0 ? a.loss.vocab_size : 0, a.columns, stream); error != cudaSuccess) return {error, 0, "padding of the head"};
   FinishGradientLaunch pass;
-  if (chunks > 0 && chunked->DiscountWeight(&pass)) {
+  if (has_head && chunked->DiscountWeight(&pass)) {
     if (error = FinishGradient(device, pass, stream); error != cudaSuccess) return {error, 0, "head_grad_sq_sum"};
   }
   // The first chunk always runs: it overwrites the head's gradients. Which one is the last with rows is known in a replay only, so that what ends the call's
-  // loss is a launch without rows behind them all.
+  // loss is a launch without rows behind them all. Chunks with an exchange all run: others wait in it.
   std::optional<SkippableParts> skippable;
-  if (call.capturing && chunks > 1) skippable.emplace(stream, static_cast<int>(chunks - 1));
+  if (call.capturing && chunks > 1 && call.sharded == nullptr) skippable.emplace(stream, static_cast<int>(chunks - 1));
   const bool skips = skippable && skippable->possible();
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
     const bool conditional = skips && chunk > 0;
@@ -137,10 +185,10 @@ Fault EnqueueChunks(const LinearCall& call, Chunked* chunked) {
   if (chunks == 0 || skips) {
     if (error = LaunchCrossEntropy(device, a.dtype, chunked->EmptyLoss(), stream); error != cudaSuccess) return {error, 0, "loss"};
   }
-  if (chunks > 0 && chunked->FinishWeight(&pass)) {
+  if (has_head && chunked->FinishWeight(&pass)) {
     if (error = FinishGradient(device, pass, stream); error != cudaSuccess) return {error, 0, "grad_weight"};
   }
-  if (chunks > 0 && a.grad_bias != nullptr && RoundsHead(a)) {
+  if (has_head && a.grad_bias != nullptr && RoundsHead(a)) {
     if (error = FinishBias(device, a, chunked->BiasOf(0), stream); error != cudaSuccess) return {error, 0, "grad_bias"};
   }
   return {};
@@ -148,6 +196,7 @@ Fault EnqueueChunks(const LinearCall& call, Chunked* chunked) {
 
 int Report(const Fault& fault, const char* function) {
   if (fault.none()) return LG_OK;
+  if (fault.code != LG_OK) return fault.code;
   if (fault.error != cudaSuccess) return SetCudaError(fault.error, function, fault.what);
   return SetError(IsOutOfMemory(fault.status) ? LG_RESOURCE_EXHAUSTED : LG_UNAVAILABLE, "%s: %s: %s", function, fault.what, ProductErrorName(fault.status));
 }
@@ -172,7 +221,7 @@ int CheckRowBytes(const Args& a, const char* function) {
 
 }  // namespace
 
-int PlanLinearOnDevice(const Args& a, const char* function, lg_linear_plan* plan) noexcept {
+int PlanLinearOnDevice(const Args& a, const ShardedLinear* sharded, const char* function, lg_linear_plan* plan) noexcept {
   if (a.logits_dtype != a.dtype) {
     return SetError(LG_UNIMPLEMENTED, "%s: logits_dtype: expected dtype (%d) on a device, got %d", function, a.dtype, a.logits_dtype);
   }
@@ -185,6 +234,10 @@ int PlanLinearOnDevice(const Args& a, const char* function, lg_linear_plan* plan
   memory.logits_row = LogitsStride(a) * BytesOfType(a.dtype);
   memory.other_row = a.width * BytesOfType(a.dtype) + 24;
   memory.fixed = static_cast<std::int64_t>(kProductWorkspaceBytes) + a.rows * 8 + Layout::kParts * kAlignment;
+  if (sharded != nullptr) {
+    memory.other_row += sharded->shard.group_size * std::int64_t{LG_SHARD_ROW_BYTES};
+    memory.fixed += sharded->shard.group_size * std::int64_t{LG_SHARD_HEADER_BYTES};
+  }
   if (a.grad_bias != nullptr && RoundsHead(a)) memory.fixed += a.loss.vocab_size * 4;
   if (a.grad_weight != nullptr && RoundsHead(a)) (a.head_grad_signal != 0 ? memory.fixed : memory.several_chunks) += a.loss.vocab_size * a.width * 4;
   LinearLimits limits;
@@ -193,7 +246,9 @@ int PlanLinearOnDevice(const Args& a, const char* function, lg_linear_plan* plan
   // summing grad_weight in fp32 moves shows; twice as many gain 1 % at most.
   limits.granule = 256;
   constexpr std::int64_t kLogitsBytes = std::int64_t{576} << 20;
-  limits.default_rows = std::max(std::int64_t{1024}, kLogitsBytes / memory.logits_row);
+  // Ranks choose alike, whatever their shards.
+  const std::int64_t default_row = sharded != nullptr ? LogitsRow(EvenShard(*sharded), a.dtype) : memory.logits_row;
+  limits.default_rows = std::max(std::int64_t{1024}, kLogitsBytes / default_row);
   return PlanLinear(a, memory, limits, function, plan);
 }
 
@@ -204,7 +259,7 @@ int BeginLinear(const Args& args, Device* device, bool capturing, const char* fu
   call->stream = static_cast<cudaStream_t>(args.loss.stream);
   call->capturing = capturing;
   call->function = function;
-  if (const int code = PlanLinearOnDevice(args, function, &call->plan); code != LG_OK) return code;
+  if (const int code = PlanLinearOnDevice(args, call->sharded, function, &call->plan); code != LG_OK) return code;
   const char* why = "";
   call->products = Products::Get(device->facts().ordinal, &why);
   if (call->products == nullptr) return SetError(LG_UNAVAILABLE, "%s: cuBLASLt, which multiplies on a device, cannot be loaded: %s", function, why);
@@ -231,7 +286,8 @@ int BeginLinear(const Args& args, Device* device, bool capturing, const char* fu
 unsigned long long LinearPresent(const LinearCall& call) {
   unsigned long long present = 0;
   if (WantsGradient(call.args)) present |= LG_HAS_LOGIT_GRAD | LG_HAS_MASS;
-  if (call.args.grad_hidden != nullptr) present |= LG_HAS_HIDDEN_GRAD;
+  if (call.args.grad_hidden != nullptr && OwnsHiddenGradient(call)) present |= LG_HAS_HIDDEN_GRAD;
+  if (call.sharded != nullptr) present |= LG_HAS_EXCHANGE;
   if (HasHeadSquares(call.args, call.plan.chunks)) present |= LG_HAS_HEAD_GRAD;
   return present;
 }

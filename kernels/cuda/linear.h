@@ -6,14 +6,18 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/host/vocab_parallel_linear_arguments.h"
 #include "kernels/include/lossgauge/lossgauge.h"
 
 namespace lossgauge::cuda {
 
 class Products;
+struct Nccl;
 
 // A call that can be enqueued: what it takes is known, there, and refused nothing. Holds the stream's workspace, unless the caller gave one, until it is gone.
 struct LinearCall {
+  const ShardedLinear* sharded = nullptr;  // the head is one rank's part, and each chunk has an exchange; null = it is whole
+  const Nccl* nccl = nullptr;              // for the exchange over sharded->communicator
   lg_linear_cross_entropy_args args{};
   lg_linear_plan plan{};
   Device* device = nullptr;
@@ -26,9 +30,10 @@ struct LinearCall {
 };
 
 // Of checked arguments, whatever the device. Returns an lg_code.
-int PlanLinearOnDevice(const lg_linear_cross_entropy_args& args, const char* function, lg_linear_plan* plan) noexcept;
+int PlanLinearOnDevice(const lg_linear_cross_entropy_args& args, const ShardedLinear* sharded, const char* function, lg_linear_plan* plan) noexcept;
 
-// Everything that can fail without a launch: memory, cuBLASLt, an algorithm for every product. Returns an lg_code. May throw std::bad_alloc.
+// Everything that can fail without a launch: memory, cuBLASLt, an algorithm for every product. `call` has its `sharded` already.
+// Returns an lg_code. May throw std::bad_alloc.
 int BeginLinear(const lg_linear_cross_entropy_args& args, Device* device, bool capturing, const char* function, LinearCall* call);
 
 // LG_HAS_* that such a call vouches for beyond those of its loss.

@@ -9,9 +9,11 @@
 #include "kernels/cuda/linear_head.h"
 #include "kernels/cuda/linear_rows.h"
 #include "kernels/cuda/products.h"
+#include "kernels/cuda/shard_launch.h"
 #include "kernels/host/linear_arguments.h"
 #include "kernels/host/linear_plan.h"
 #include "kernels/host/tensor_span.h"
+#include "kernels/host/vocab_parallel_arguments.h"
 
 namespace lossgauge::cuda {
 
@@ -21,7 +23,8 @@ inline constexpr std::int64_t kLogitsAlignment = 128;
 // Rows of a chunk are rounded up to this, as long as the chunk holds them: products with few odd rows at the end are slow.
 inline constexpr std::int64_t kRowGranule = 64;
 
-inline std::int64_t LogitsStride(const lg_linear_cross_entropy_args& a) { return RoundUp(a.loss.vocab_size * BytesOfType(a.dtype), kLogitsAlignment) / BytesOfType(a.dtype); }
+inline std::int64_t LogitsRow(std::int64_t columns, int dtype) { return RoundUp(columns * BytesOfType(dtype), kLogitsAlignment); }  // bytes
+inline std::int64_t LogitsStride(const lg_linear_cross_entropy_args& a) { return LogitsRow(a.loss.vocab_size, a.dtype) / BytesOfType(a.dtype); }
 inline std::int64_t MostUnmasked(const lg_linear_cross_entropy_args& a) { return a.most_unmasked_rows >= 0 ? std::min(a.rows, a.most_unmasked_rows) : a.rows; }
 
 // What has the alignment of `like`, by which algorithms are chosen, in memory that begins at a multiple of kAlignment and is longer by it.
@@ -39,11 +42,14 @@ inline bool HasHeadSquares(const lg_linear_cross_entropy_args& a, std::int64_t c
   return a.grad_weight != nullptr && one_factor && (a.head_grad_signal != 0 || SumsHeadApart(a, chunks));
 }
 
+// grad_hidden is not a part of a sum over ranks.
+inline bool OwnsHiddenGradient(const LinearCall& call) { return call.sharded == nullptr || call.sharded->shard.group_size == 1; }
+
 // Where things lie in the workspace.
 struct Layout {
-  std::int64_t logits, hidden, products, head, bias, row_of, slot_of, positions, targets, upstream, losses, log_z, taken;
+  std::int64_t logits, hidden, products, head, bias, row_of, slot_of, positions, targets, upstream, losses, log_z, taken, gathered;
 
-  Layout(const lg_linear_cross_entropy_args& a, std::int64_t chunk_rows, std::int64_t chunks) {
+  Layout(const lg_linear_cross_entropy_args& a, std::int64_t chunk_rows, std::int64_t chunks, int ranks) {
     std::int64_t at = 0;
     const auto take = [&at](std::int64_t size) {
       const std::int64_t here = at;
@@ -63,15 +69,20 @@ struct Layout {
     losses = take(chunk_rows * 4);
     log_z = take(chunk_rows * 4);
     taken = take(sizeof(TakenRows));
+    gathered = take(ranks * ContributionBytes(chunk_rows));
   }
-  static constexpr std::int64_t kParts = 13;
+  static constexpr std::int64_t kParts = 14;
 };
 
 // One call's chunk, by its place in the order of the taken rows.
 class Chunked {
  public:
   Chunked(const LinearCall& call, const CrossEntropyLaunch& loss)
-      : a_(call.args), call_(call), layout_(a_, call.plan.chunk_rows, call.plan.chunks), loss_(loss) {
+      : a_(call.args),
+        call_(call),
+        layout_(a_, call.plan.chunk_rows, call.plan.chunks, call.sharded != nullptr ? call.sharded->shard.group_size : 0),
+        loss_(loss) {
+    if (call.sharded != nullptr) loss_.vocab_size = static_cast<int>(call.sharded->shard.vocab_size);  // of targets
     const auto at = [&](std::int64_t offset) { return call.workspace + offset; };
     rows_.hidden = static_cast<const unsigned char*>(a_.hidden);
     rows_.grad_hidden = static_cast<unsigned char*>(a_.grad_hidden);
@@ -97,6 +108,7 @@ class Chunked {
       loss_.count_denominator = 0;
       loss_.denominator_pointer = &rows_.taken->denominator;
     }
+    rows_.counts_hidden = OwnsHiddenGradient(call);
     rows_.loss = &loss_;
 
     chunk_loss_ = loss_;
@@ -147,8 +159,22 @@ class Chunked {
   // Without rows: for the call's loss and its micro-batch.
   const CrossEntropyLaunch& EmptyLoss() {
     chunk_loss_.rows = 0;
+    chunk_loss_.columns = chunk_loss_.vocab_size = std::max(1, chunk_loss_.vocab_size);
     chunk_loss_.more_parts = 0;
     return chunk_loss_;
+  }
+
+  // Both of a chunk's kernels, if it has an exchange between them.
+  ShardLaunch ShardOf(std::int64_t chunk, bool last) {
+    const std::int64_t bytes = ContributionBytes(call_.plan.chunk_rows);
+    const lg_vocab_parallel_args args = ChunkOf(*call_.sharded, chunk, bytes);
+    ShardLaunch s{};
+    s.loss = LossOf(chunk, last);
+    s.own = ShardHeaderOf(args);
+    s.gathered = call_.workspace + layout_.gathered;
+    s.gathered_stride = bytes;
+    s.contribution = call_.workspace + layout_.gathered + args.group_index * bytes;
+    return s;
   }
 
   ProductShape ShapeOf(Product product, std::int64_t chunk) const {
@@ -176,6 +202,7 @@ class Chunked {
     return {workspace + layout_.hidden, a_.weight, a_.bias, workspace + layout_.logits, head, workspace + layout_.hidden};
   }
   bool Wants(Product product) const {
+    if (a_.loss.vocab_size == 0) return false;  // a shard of padding alone
     if (product == Product::kGradWeight) return a_.grad_weight != nullptr;
     return product == Product::kLogits || a_.grad_hidden != nullptr;
   }

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kRowThreads) Scatter(const __grid_constant__ R
   const int bytes = a.rows.width * E::kBytes;
   const unsigned char* const from = a.rows.chunk_hidden + static_cast<long long>(in_chunk) * bytes;
   CopyRow<Unit>(a.rows.grad_hidden + row * a.rows.grad_hidden_stride_bytes, from, bytes);
-  if (a.loss.counters == nullptr || !isfinite(a.rows.chunk_losses[in_chunk])) return;  // signals are of finite rows
+  if (a.loss.counters == nullptr || !a.rows.counts_hidden || !isfinite(a.rows.chunk_losses[in_chunk])) return;  // signals are of finite rows
   double squares = 0.;
   for (int i = threadIdx.x; i < a.rows.width; i += kRowThreads) {
     const double x = E::Load(from + static_cast<long long>(i) * E::kBytes);

@@ -26,6 +26,7 @@ struct LinearRows {
   float *losses, *log_z;  // null = not wanted
   const CrossEntropyLaunch* loss;  // host memory: targets, ignore_index, vocab_size, upstream, grad_scale, denominators, positions, counters, scratch
   int most_rows;                   // that there is room for, in the order of rows
+  bool counts_hidden;              // squares of grad_hidden are a signal
   // The workspace's.
   TakenRows* taken;
   int* row_of;   // [rows] of the taken rows, in order

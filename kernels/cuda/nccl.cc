@@ -14,13 +14,14 @@ bool FindAll(const SharedFunctions& from, Nccl* t) {
          from.Find("ncclCommDestroy", &t->CommDestroy) && from.Find("ncclCommCount", &t->CommCount) &&
          from.Find("ncclCommUserRank", &t->CommUserRank) && from.Find("ncclCommCuDevice", &t->CommCuDevice) &&
          from.Find("ncclCommGetAsyncError", &t->CommGetAsyncError) && from.Find("ncclAllGather", &t->AllGather) &&
+         from.Find("ncclAllReduce", &t->AllReduce) &&
          from.Find("ncclGetErrorString", &t->GetErrorString);
 }
 
 }  // namespace
 
 const Nccl* Nccl::Get(const char* function) {
-  static const auto& loaded = *new LoadedTable<Nccl>(kLibrary, "NCCL 2.4", FindAll);
+  static const auto& loaded = *new LoadedTable<Nccl>(kLibrary, "NCCL 2.10", FindAll);
   if (loaded.why.empty()) return &loaded.table;
   lossgauge::SetError(LG_UNAVAILABLE, "%s: NCCL: expected a libnccl.so.2 that the process has loaded or its loader finds: %s", function, loaded.why.c_str());
   return nullptr;

@@ -17,6 +17,9 @@ struct Nccl {
   using Communicator = void*;  // ncclComm_t
   static constexpr int kInProgress = 7;  // ncclInProgress
   static constexpr int kUint64 = 5;      // ncclUint64
+  static constexpr int kSum = 0;         // ncclSum
+  // ncclDataType_t of LG_FP32, LG_BF16 or LG_FP16.
+  static constexpr int FloatType(int dtype) { return dtype == 0 ? 7 : dtype == 1 ? 9 : 6; }
 
   int (*GetUniqueId)(NcclUniqueId* id);
   int (*CommInitRank)(Communicator* communicator, int ranks, NcclUniqueId id, int rank);
@@ -26,6 +29,7 @@ struct Nccl {
   int (*CommCuDevice)(Communicator communicator, int* device);
   int (*CommGetAsyncError)(Communicator communicator, int* error);
   int (*AllGather)(const void* from, void* to, std::size_t count, int type, Communicator communicator, cudaStream_t stream);
+  int (*AllReduce)(const void* from, void* to, std::size_t count, int type, int operation, Communicator communicator, cudaStream_t stream);
   const char* (*GetErrorString)(int error);
 
   // The copy that the process has loaded under this name, or else the one that the loader finds. nullptr, and this thread's error set: not to be had.

@@ -15,6 +15,10 @@ int CheckShardDevices(const lg_vocab_parallel_args& args, const void* exchanged,
   }
   if (const int code = CheckTensor({name, exchanged, 16}, ordinal, "logits", function); code != LG_OK) return code;
   if (const int code = CheckDevices(args.loss, ordinal, function); code != LG_OK) return code;
+  return CheckShardSizes(args, function);
+}
+
+int CheckShardSizes(const lg_vocab_parallel_args& args, const char* function) {
   if (args.group_size > kMostRanks) {
     return SetError(LG_INVALID_ARGUMENT, "%s: group_size: expected at most %d on a device, got %d", function, kMostRanks, args.group_size);
   }

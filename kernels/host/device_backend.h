@@ -13,6 +13,7 @@ namespace lossgauge {
 
 class Gauge;
 struct Observed;
+struct ShardedLinear;  // vocab_parallel_linear_arguments.h
 
 // What a loss call does, once its arguments stand.
 enum class LossPurpose { kForward, kBackward, kObserve };
@@ -65,6 +66,10 @@ class DeviceBackend {
   virtual int VocabParallelBegin(const lg_vocab_parallel_args& args, void* contribution, const char* function) = 0;
   virtual int VocabParallelFinish(const lg_vocab_parallel_args& args, const void* gathered, const char* function) = 0;
   virtual int VocabParallelCrossEntropy(const lg_vocab_parallel_args& args, void* communicator, void* gathered, const char* function) = 0;
+  // Of checked arguments whose logits_dtype is resolved, hidden or weight on a device. As LinearCrossEntropy, PlanLinear and PrepareLinear.
+  virtual int VocabParallelLinear(const ShardedLinear& call, const char* function) = 0;
+  virtual int PlanVocabParallelLinear(const ShardedLinear& call, const char* function, lg_linear_plan* plan) = 0;
+  virtual int PrepareVocabParallelLinear(const ShardedLinear& call, const char* function) = 0;
   // An ncclComm_t on the current device, from the 128 bytes that NCCL makes up on one rank for all.
   virtual int MakeUniqueId(void* id, const char* function) = 0;
   virtual int OpenCommunicator(const void* id, std::int32_t group_size, std::int32_t group_index, void** communicator, const char* function) = 0;

@@ -21,7 +21,7 @@ constexpr std::int64_t kChunkGranule = 32;
 int ThreadsOf(const Args& args, std::int64_t bytes_of_thread) {
   const double flops = static_cast<double>(args.rows) * static_cast<double>(args.loss.vocab_size) * static_cast<double>(args.width) * 6;
   constexpr double kFlopsOfElement = 64;  // in the time that a row loop takes for an element
-  const std::int64_t tiles = cpu::TilesOf(args.loss.vocab_size, cpu::kTileColumns);
+  const std::int64_t tiles = std::max<std::int64_t>(1, cpu::TilesOf(args.loss.vocab_size, cpu::kTileColumns));
   const auto share = static_cast<std::int64_t>(std::min(flops / kFlopsOfElement / static_cast<double>(tiles), 1e15));
   std::int64_t threads = cpu::ThreadsFor(args.loss.threads, tiles, share);
   // Scratch of threads shall not crowd out the logits.
@@ -89,10 +89,10 @@ LinearSizes SizesOf(const Args& args) {
   return sizes;
 }
 
-int PlanWith(const Args& args, const LinearSizes& sizes, const char* function, lg_linear_plan* plan) noexcept {
+int PlanWith(const Args& args, const LinearSizes& sizes, std::int64_t logits_row, const char* function, lg_linear_plan* plan) noexcept {
   LinearLimits limits;
   limits.rows = args.rows;
-  limits.default_rows = std::max(kFewestDefaultRows, kDefaultLogitsBytes / sizes.memory.logits_row);
+  limits.default_rows = std::max(kFewestDefaultRows, kDefaultLogitsBytes / logits_row);
   limits.granule = kChunkGranule;
   return PlanLinear(args, sizes.memory, limits, function, plan);
 }

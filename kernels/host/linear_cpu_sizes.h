@@ -27,8 +27,8 @@ struct LinearSizes {
 };
 LinearSizes SizesOf(const lg_linear_cross_entropy_args& args);
 
-// As PlanLinear.
-int PlanWith(const lg_linear_cross_entropy_args& args, const LinearSizes& sizes, const char* function, lg_linear_plan* plan) noexcept;
+// As PlanLinear. Where nothing else is given, chunks have as many rows as the default takes of `logits_row` bytes.
+int PlanWith(const lg_linear_cross_entropy_args& args, const LinearSizes& sizes, std::int64_t logits_row, const char* function, lg_linear_plan* plan) noexcept;
 
 }  // namespace lossgauge
 

@@ -18,7 +18,31 @@ constexpr std::uintptr_t kAlignment = 16;
 long long Number(std::int64_t value) { return static_cast<long long>(value); }
 bool IsAligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0; }
 
-int CheckGroupAndShard(const Args& args, const char* function) {
+}  // namespace
+
+Args DefaultVocabParallelArguments() noexcept {
+  Args args;
+  std::memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.group_size = 1;
+  args.shard_columns = -1;
+  args.loss = DefaultArguments();
+  return args;
+}
+
+int ReadVocabParallelArguments(const Args* given, const char* function, Args* args) noexcept {
+  *args = DefaultVocabParallelArguments();
+  if (const int code = ReadStructureWithLoss(given, function, "lg_vocab_parallel_args", args); code != LG_OK) return code;
+  lg_cross_entropy_args& loss = args->loss;
+  if (loss.row_stride == 0) loss.row_stride = loss.columns;
+  if (loss.grad_row_stride == 0) loss.grad_row_stride = loss.columns;
+  if (args->shard_columns == -1) args->shard_columns = loss.columns;
+  loss.vocab_size = args->shard_columns;
+  if (args->gathered_stride == 0) args->gathered_stride = ContributionBytes(loss.rows);
+  return LG_OK;
+}
+
+int CheckGroupAndShard(const Args& args, const char* function) noexcept {
   if (args.group_size < 1 || args.group_size > kLargestGroup) {
     return SetError(LG_INVALID_ARGUMENT, "%s: group_size: expected 1 to %d, got %d", function, kLargestGroup, args.group_size);
   }
@@ -43,30 +67,6 @@ int CheckGroupAndShard(const Args& args, const char* function) {
   for (const std::int64_t word : args.reserved) {
     if (word != 0) return SetError(LG_INVALID_ARGUMENT, "%s: reserved: expected 0, got %lld; this library knows no such member", function, Number(word));
   }
-  return LG_OK;
-}
-
-}  // namespace
-
-Args DefaultVocabParallelArguments() noexcept {
-  Args args;
-  std::memset(&args, 0, sizeof args);
-  args.struct_size = sizeof args;
-  args.group_size = 1;
-  args.shard_columns = -1;
-  args.loss = DefaultArguments();
-  return args;
-}
-
-int ReadVocabParallelArguments(const Args* given, const char* function, Args* args) noexcept {
-  *args = DefaultVocabParallelArguments();
-  if (const int code = ReadStructureWithLoss(given, function, "lg_vocab_parallel_args", args); code != LG_OK) return code;
-  lg_cross_entropy_args& loss = args->loss;
-  if (loss.row_stride == 0) loss.row_stride = loss.columns;
-  if (loss.grad_row_stride == 0) loss.grad_row_stride = loss.columns;
-  if (args->shard_columns == -1) args->shard_columns = loss.columns;
-  loss.vocab_size = args->shard_columns;
-  if (args->gathered_stride == 0) args->gathered_stride = ContributionBytes(loss.rows);
   return LG_OK;
 }
 

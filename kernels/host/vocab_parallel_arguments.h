@@ -19,6 +19,8 @@ int ReadVocabParallelArguments(const lg_vocab_parallel_args* given, const char* 
 
 // Of what ReadVocabParallelArguments gave.
 int CheckVocabParallelArguments(const lg_vocab_parallel_args& args, const char* function) noexcept;
+// The part of it that is not about logits, but for their columns.
+int CheckGroupAndShard(const lg_vocab_parallel_args& args, const char* function) noexcept;
 // That a contribution may be written to `contribution`.
 int CheckContribution(const lg_vocab_parallel_args& args, const void* contribution, const char* function) noexcept;
 // That contributions may be read from `gathered` while outputs are written.

@@ -27,7 +27,7 @@ class LinearChunks : public testing::Test {
     a.grad_hidden = a.grad_weight = any_;
     a.chunk_rows = 100;
   }
-  int Plan() { return PlanLinearOnDevice(call_.args, "f", &call_.plan); }
+  int Plan() { return PlanLinearOnDevice(call_.args, nullptr, "f", &call_.plan); }
   void ExpectRefused(const char* argument, const std::function<void(lg_linear_cross_entropy_args*)>& spoil) {
     const lg_linear_cross_entropy_args before = call_.args;
     spoil(&call_.args);

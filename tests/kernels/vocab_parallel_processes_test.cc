@@ -11,11 +11,13 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/check.h"
 #include "tests/kernels/recipes.h"
 #include "tests/kernels/shared_memory_gather.h"
+#include "tests/kernels/vocab_parallel_linear_ranks.h"
 #include "tests/kernels/vocab_parallel_ranks.h"
 
 namespace lossgauge::test {
@@ -173,6 +175,91 @@ TEST_P(VocabParallelProcesses, ManyStepsFollowOneAnother) {
     return kDone;
   });
   EXPECT_EQ(codes, std::vector<int>(static_cast<std::size_t>(count), kDone));
+}
+
+// The same with a head that is cut, whose chunks each have an exchange.
+struct Seat {
+  SharedMemoryGather* gather;
+  int rank;
+};
+int GatherChunk(void* context, const void* contribution, void* gathered, std::int64_t bytes, void*) {
+  const Seat& seat = *static_cast<Seat*>(context);
+  return seat.gather->Run(seat.rank, contribution, static_cast<std::size_t>(bytes), gathered).empty() ? LG_OK : LG_UNAVAILABLE;
+}
+
+LinearProblem HeadProblem(int dtype) {
+  constexpr std::int64_t kWidth = 24;
+  LinearProblem problem = MakeLinearProblem(X(kRows, kWidth), W(kVocab, kWidth), JobProblem(dtype).targets);
+  problem.dtype = dtype;
+  problem.chunk_rows = 10;
+  problem.loss.label_smoothing = 0.1;
+  problem.loss.z_loss_weight = 1e-4;
+  return problem;
+}
+
+TEST_P(VocabParallelProcesses, ShareAHeadWithTheSameBitsOnEveryRankAndRun) {
+  const int count = GetParam();
+  for (const int dtype : {LG_FP32, LG_BF16, LG_FP16}) {
+    LinearRanks ranks(HeadProblem(dtype), EvenShards(kVocab, count));
+    const LinearOutcome single = TestedBackend().RunLinear(HeadProblem(dtype));
+    const auto outputs = [](LinearRankCall& call) {
+      return std::vector<std::pair<void*, std::size_t>>{{call.losses.data(), call.losses.size() * sizeof(float)},  {call.log_z.data(), call.log_z.size() * sizeof(float)},
+                                                        {&call.loss, sizeof(float)},                               {call.grad_hidden.bytes.data(), call.grad_hidden.bytes.size()},
+                                                        {call.grad_weight.bytes.data(), call.grad_weight.bytes.size()}};
+    };
+    std::size_t bytes_of_rank = 0;
+    for (const auto& output : outputs(*ranks.calls.back())) bytes_of_rank += output.second + 4096;
+    std::vector<unsigned char> first_run;
+    for (int run = 0; run < 2; ++run) {
+      const SharedMemory left(bytes_of_rank * static_cast<std::size_t>(count));
+      SharedMemoryGather gather(count, static_cast<std::size_t>(ContributionBytes(10)), kPatient);
+      const std::vector<int> codes = InProcesses(count, [&](int rank) {
+        LinearRankCall& call = *ranks.calls[static_cast<std::size_t>(rank)];
+        Seat seat{&gather, rank};
+        call.args.exchange = GatherChunk;
+        call.args.exchange_context = &seat;
+        call.linear.loss.threads = 1 + run;
+        call.Run();
+        unsigned char* to = left.data() + bytes_of_rank * static_cast<std::size_t>(rank);
+        for (const auto& [from, bytes] : outputs(call)) std::memcpy(to, from, bytes), to += bytes;
+        return call.code;
+      });
+      EXPECT_EQ(codes, std::vector<int>(static_cast<std::size_t>(count), LG_OK));
+      const std::vector<unsigned char> all(left.data(), left.data() + bytes_of_rank * static_cast<std::size_t>(count));
+      if (run == 0) first_run = all;
+      EXPECT_EQ(all, first_run) << "another run has other bits";
+      for (int rank = 0; rank < count; ++rank) {
+        const unsigned char* from = left.data() + bytes_of_rank * static_cast<std::size_t>(rank);
+        LinearRankCall& call = *ranks.calls[static_cast<std::size_t>(rank)];
+        for (const auto& [to, bytes] : outputs(call)) std::memcpy(to, from, bytes), from += bytes;
+        call.code = LG_OK;
+      }
+    }
+    ranks.ExpectLikeOracle();
+    for (std::size_t i = 0; i < kRows; ++i) EXPECT_NEAR(ranks.calls[0]->losses[i], single.losses[i], 1e-6f * std::fabs(single.losses[i]));
+  }
+}
+
+TEST_P(VocabParallelProcesses, WhoDiesBetweenTwoChunksLeavesAnErrorOnTheOthers) {
+  const int count = GetParam();
+  LinearRanks ranks(HeadProblem(LG_FP32), EvenShards(kVocab, count));
+  SharedMemoryGather gather(count, static_cast<std::size_t>(ContributionBytes(10)), kImpatient);
+  const std::vector<int> codes = InProcesses(count, [&](int rank) {
+    LinearRankCall& call = *ranks.calls[static_cast<std::size_t>(rank)];
+    struct Mortal : Seat {
+      int left;
+    } seat{{&gather, rank}, rank == count - 1 ? 1 : 1000};
+    call.args.exchange = [](void* context, const void* contribution, void* gathered, std::int64_t bytes, void* stream) {
+      if (static_cast<Mortal*>(context)->left-- == 0) kill(getpid(), SIGKILL);
+      return GatherChunk(static_cast<Seat*>(static_cast<Mortal*>(context)), contribution, gathered, bytes, stream);
+    };
+    call.args.exchange_context = &seat;
+    call.Run();
+    return call.loss == RankCall::kUnwritten ? call.code : 50;
+  });
+  std::vector<int> right(static_cast<std::size_t>(count), LG_UNAVAILABLE);
+  right.back() = 101 + SIGKILL;
+  EXPECT_EQ(codes, right);
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, VocabParallelProcesses, testing::Values(2, 3, 4, 8), [](const auto& each) { return std::to_string(each.param); });

@@ -440,6 +440,60 @@ LG_API int lg_communicator_unique_id(void* id);
 LG_API int lg_communicator_open(const void* id, int32_t group_size, int32_t group_index, void** communicator);
 LG_API int lg_communicator_close(void* communicator);
 
+/* ---- vocabulary-parallel linear cross-entropy: each rank of a group holds some rows of the head ---------------------------- */
+
+/* All-gather of the caller's, by any means: `bytes` of `contribution` from every rank to `gathered`, group_size of them in rank order. `contribution` lies
+ * in `gathered`, where this rank's goes, so that an all-gather in place will do. Both are aligned to 64 bytes and are memory of the tensors' device; there,
+ * the exchange is enqueued on `stream` (a cudaStream_t), or ordered with it by events. Called on the thread of the call, once for each chunk, in the same
+ * order on all ranks. Returns 0, or an lg_code that ends the call. */
+typedef int (*lg_exchange)(void* context, const void* contribution, void* gathered, int64_t bytes, void* stream);
+
+/* lg_linear_cross_entropy over a head whose rows, the columns of the logits, are spread over the ranks of a group, hidden states the same on all of them.
+ * Rows are taken in chunks, masked ones left out; of each chunk the logits of the rank's own columns are formed, what the others must know of them is
+ * exchanged (as in lg_vocab_parallel_begin and _finish, with the same proofs), the logits are turned into their gradient in place and multiplied out. No
+ * rank ever holds more logits than one chunk of its shard's, nor takes other memory of [rows, columns].
+ *
+ *   grad_hidden = G W of the rank's own columns: sum it over the group     grad_weight, grad_bias: whole, of the rank's own rows of the head
+ *
+ * losses, log_z and loss have the same bits on all ranks. Every rank makes as many exchanges as its rows (on a device: most_unmasked_rows) hold chunks, on
+ * the CPU at least one, and all of the same size, masked or not: ranks that mask other rows find out (as in lg_vocab_parallel_finish) and do not hang. So
+ * `chunk_rows` must be the same on all ranks. 0 is a default made of numbers that are; where a memory_budget decides, ranks with other shards would choose
+ * others: with more than one rank the call then wants chunk_rows, the least of what lg_vocab_parallel_linear_plan says on each.
+ *
+ * What disagrees is found out as in lg_vocab_parallel_finish: contributions that are not proven, or rows with other targets, are NaN and counted. On the
+ * CPU ranks that cannot belong to one loss (rows, vocab_size, options, columns that do not cover the vocabulary once) get LG_FAILED_PRECONDITION, each of
+ * them, after the first exchange. When a call fails on its way, outputs are undefined but for `loss`, which is not written, and, on the CPU, nothing is
+ * counted.
+ *
+ * Signals are those of the vocabulary-parallel loss, and head_grad_sq_sum of the rank's own shard; hidden_grad_sq_sum is absent, unless the group is one
+ * rank. A later upstream gradient takes the call once more, with its exchanges: without gauge, losses, log_z and loss, under other `step` or `micro_batch`
+ * numbers. */
+typedef struct lg_vocab_parallel_linear_args {
+  size_t struct_size;
+  /* as in lg_vocab_parallel_args */
+  int32_t group_size, group_index;
+  int64_t vocab_size;
+  int64_t shard_offset;
+  int64_t shard_columns; /* real rows of the shard's weight, the first of them; -1 (default) = linear->columns */
+  int64_t step;
+  int64_t micro_batch; /* below 2^40 */
+  /* the exchange: one of both. A group of one rank needs none */
+  lg_exchange exchange;
+  void* exchange_context;
+  void* communicator; /* an ncclComm_t as in lg_vocab_parallel_cross_entropy; tensors on a device */
+  int32_t reduce_grad_hidden; /* with a communicator: 1 = grad_hidden is summed over the group, chunk by chunk, in its dtype; default 0 */
+  /* The rank's part: hidden [rows, width]; weight, bias and their gradients of the shard, columns >= 1. Targets count in the whole vocabulary and are, like
+   * all options of the loss, the same on all ranks. loss.vocab_size is not looked at. */
+  const lg_linear_cross_entropy_args* linear;
+} lg_vocab_parallel_linear_args;
+
+LG_API void lg_vocab_parallel_linear_args_init(lg_vocab_parallel_linear_args* args);
+LG_API int lg_vocab_parallel_linear_cross_entropy(const lg_vocab_parallel_linear_args* args);
+/* As lg_linear_cross_entropy_plan: chunk_rows, and all memory beyond the tensors, the exchanged contributions included. Exchange and communicator may be NULL. */
+LG_API int lg_vocab_parallel_linear_plan(const lg_vocab_parallel_linear_args* args, lg_linear_plan* plan);
+/* As lg_linear_cross_entropy_prepare, on each rank for itself: nothing is exchanged. */
+LG_API int lg_vocab_parallel_linear_prepare(const lg_vocab_parallel_linear_args* args);
+
 /* ---- labels of packed documents ------------------------------------------------------------------------------------------ */
 
 /* Labels for next-token prediction over documents that lie behind one another: position t is asked for tokens[t + 1], once, so that no loss shall shift

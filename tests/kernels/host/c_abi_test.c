@@ -96,6 +96,56 @@ static void head_and_loss_are_one_call(void) {
   CHECK(lg_linear_cross_entropy_plan(&args, NULL) == LG_INVALID_ARGUMENT);
 }
 
+/* Of a group of two: the other rank says in the exchange what it has kept for this one. */
+struct other_rank {
+  const void* kept;
+  int calls;
+};
+static int exchange_with(void* context, const void* contribution, void* gathered, int64_t bytes, void* stream) {
+  struct other_rank* other = context;
+  (void)stream;
+  ++other->calls;
+  if (other->kept == NULL) return contribution == (const unsigned char*)gathered + bytes ? LG_UNAVAILABLE : LG_INTERNAL;
+  return LG_OK;
+}
+
+static void a_head_is_shared_by_exchanges(void) {
+  const float hidden[2] = {1, 0.5f}, weight[4] = {1, 2, -1, 0.25f};
+  const int64_t target = 1;
+  float whole = 0, loss = 0;
+  struct other_rank other = {NULL, 0};
+  lg_linear_plan plan;
+  lg_linear_cross_entropy_args linear;
+  lg_vocab_parallel_linear_args args;
+  lg_linear_cross_entropy_args_init(&linear);
+  linear.hidden = hidden;
+  linear.weight = weight;
+  linear.rows = 1;
+  linear.width = linear.columns = 2;
+  linear.loss.targets = &target;
+  linear.loss.loss = &whole;
+  CHECK(lg_linear_cross_entropy(&linear) == LG_OK);
+  linear.loss.loss = &loss;
+  lg_vocab_parallel_linear_args_init(&args);
+  CHECK(args.struct_size == sizeof args && args.shard_columns == -1);
+  args.vocab_size = 2;
+  args.linear = &linear;
+  CHECK(lg_vocab_parallel_linear_cross_entropy(&args) == LG_OK && loss == whole && whole > 0);
+  memset(&plan, 0, sizeof plan);
+  plan.struct_size = sizeof plan;
+  CHECK(lg_vocab_parallel_linear_plan(&args, &plan) == LG_OK && plan.chunk_rows == 1 && plan.chunks == 1);
+  CHECK(lg_vocab_parallel_linear_prepare(&args) == LG_OK);
+  args.group_size = 2;
+  args.group_index = 1;
+  args.exchange = exchange_with;
+  args.exchange_context = &other;
+  loss = -1;
+  CHECK(lg_vocab_parallel_linear_cross_entropy(&args) == LG_UNAVAILABLE);
+  CHECK(other.calls == 1 && loss == -1);
+  CHECK(strstr(lg_last_error(), "exchange: of chunk 0") != NULL);
+  CHECK(lg_vocab_parallel_linear_plan(&args, NULL) == LG_INVALID_ARGUMENT);
+}
+
 static void a_group_of_two_shares_the_vocabulary(void) {
   const float shards[2] = {2, -1};
   const int64_t target = 0;
@@ -153,6 +203,7 @@ int main(void) {
   structures_of_any_size_are_understood(gauge);
   head_and_loss_are_one_call();
   a_group_of_two_shares_the_vocabulary();
+  a_head_is_shared_by_exchanges();
   for (step = 0; step < 3; ++step) {
     lg_observation observation;
     lg_observation_init(&observation);

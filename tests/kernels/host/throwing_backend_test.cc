@@ -30,6 +30,9 @@ class ThrowingBackend final : public DeviceBackend {
   int VocabParallelBegin(const lg_vocab_parallel_args&, void*, const char*) override { return Fail(); }
   int VocabParallelFinish(const lg_vocab_parallel_args&, const void*, const char*) override { return Fail(); }
   int VocabParallelCrossEntropy(const lg_vocab_parallel_args&, void*, void*, const char*) override { return Fail(); }
+  int VocabParallelLinear(const ShardedLinear&, const char*) override { return Fail(); }
+  int PlanVocabParallelLinear(const ShardedLinear&, const char*, lg_linear_plan*) override { return Fail(); }
+  int PrepareVocabParallelLinear(const ShardedLinear&, const char*) override { return Fail(); }
   int MakeUniqueId(void*, const char*) override { return Fail(); }
   int OpenCommunicator(const void*, std::int32_t, std::int32_t, void**, const char*) override { return Fail(); }
   int CloseCommunicator(void*, const char*) override { return Fail(); }
@@ -66,6 +69,9 @@ class ThrowingDevice : public testing::Test {
     lg_vocab_parallel_args_init(&shard_);
     shard_.vocab_size = 4;
     shard_.loss = args_;
+    lg_vocab_parallel_linear_args_init(&shard_linear_);
+    shard_linear_.vocab_size = 4;
+    shard_linear_.linear = &linear_;
   }
   void TearDown() override {
     fail = [] { throw std::bad_alloc(); };
@@ -92,6 +98,9 @@ class ThrowingDevice : public testing::Test {
                    {"lg_vocab_parallel_begin", [&] { return lg_vocab_parallel_begin(&shard_, gathered_); }},
                    {"lg_vocab_parallel_finish", [&] { return lg_vocab_parallel_finish(&shard_, gathered_); }},
                    {"lg_vocab_parallel_cross_entropy", [&] { return lg_vocab_parallel_cross_entropy(&shard_, &plan, gathered_); }},
+                   {"lg_vocab_parallel_linear_cross_entropy", [&] { return lg_vocab_parallel_linear_cross_entropy(&shard_linear_); }},
+                   {"lg_vocab_parallel_linear_plan", [&] { return lg_vocab_parallel_linear_plan(&shard_linear_, &plan); }},
+                   {"lg_vocab_parallel_linear_prepare", [&] { return lg_vocab_parallel_linear_prepare(&shard_linear_); }},
                    {"lg_communicator_unique_id", [&] { return lg_communicator_unique_id(gathered_); }},
                    {"lg_communicator_open", [&] { return lg_communicator_open(gathered_, 1, 0, &communicator); }},
                    {"lg_communicator_close", [&] { return lg_communicator_close(gathered_); }}};
@@ -110,6 +119,7 @@ class ThrowingDevice : public testing::Test {
   lg_scale_gradient_args scale_;
   lg_pack_labels_args pack_;
   lg_vocab_parallel_args shard_;
+  lg_vocab_parallel_linear_args shard_linear_;
   alignas(16) unsigned char gathered_[192] = {};
 };
 

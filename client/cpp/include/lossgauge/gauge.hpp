@@ -304,6 +304,37 @@ struct VocabParallelCrossEntropy {
   lg_vocab_parallel_args args;
 };
 
+// Head and loss of one rank of a group whose ranks hold the rows of the head: lg_vocab_parallel_linear_args with its defaults filled in, over a
+// LinearCrossEntropy of the rank's own rows, whose targets count in the whole vocabulary.
+struct VocabParallelLinearCrossEntropy {
+  VocabParallelLinearCrossEntropy() { lg_vocab_parallel_linear_args_init(&args); }
+  // linear.args has the rank's shard; args.exchange and args.exchange_context, or args.communicator, are to be set. args.step and args.micro_batch tell one call
+  // from another.
+  VocabParallelLinearCrossEntropy(const LinearCrossEntropy& shard, std::int64_t shard_offset, std::int64_t vocab_size, int group_size, int group_index)
+      : VocabParallelLinearCrossEntropy() {
+    linear = shard;
+    args.group_size = group_size;
+    args.group_index = group_index;
+    args.vocab_size = vocab_size;
+    args.shard_offset = shard_offset;
+  }
+  // `gauge` may be null. Sum args.grad_hidden over the group afterwards, unless args.reduce_grad_hidden is set.
+  Status Run(const Gauge* gauge = nullptr) {
+    linear.args.loss.gauge = gauge ? gauge->handle() : nullptr;
+    args.linear = &linear.args;
+    return Status::FromCode(lg_vocab_parallel_linear_cross_entropy(&args));
+  }
+  // What Run will take in memory.
+  Status Plan(lg_linear_plan* plan) {
+    args.linear = &linear.args;
+    plan->struct_size = sizeof(*plan);
+    return Status::FromCode(lg_vocab_parallel_linear_plan(&args, plan));
+  }
+
+  LinearCrossEntropy linear;
+  lg_vocab_parallel_linear_args args;
+};
+
 inline Status Gauge::Open(const GaugeOptions& options) {
   const auto text = [](const std::string& value) { return value.empty() ? nullptr : value.c_str(); };
   if (!options.token_bytes.empty() && static_cast<std::int64_t>(options.token_bytes.size()) != options.vocab_size) {
