@@ -4,7 +4,8 @@
 #   tests/device/run.sh [--bin DIR] [--log DIR] [STEP...]
 #
 # STEP: build, conformance, repeat, streams, places, close, ring, killed_writer, observe, bad_input, large, linear, linear_memory, sharded_conformance,
-# vocab_parallel_group, vocab_parallel, memcheck, racecheck, initcheck, synccheck, bench, linear_bench, vocab_parallel_bench; or tests, sanitize, all (default).
+# vocab_parallel_group, vocab_parallel, pipeline_8b, memcheck, racecheck, initcheck, synccheck, bench, linear_bench, vocab_parallel_bench, vocab_parallel_shapes_bench,
+# vocab_parallel_linear_bench; or tests, sanitize, all (default).
 # --bin: binaries built elsewhere and liblossgauge.so.0, in one directory, instead of building here; the conformance suite that racecheck follows
 # (LOSSGAUGE_CUDA_RACECHECK) lies in DIR/racecheck. --log: whole outputs, one file a step (default build/device/log). vocab_parallel and its benchmark look for
 # libnccl.so.2 and use two GPUs if there are two; the Python package's tests are python.sh.
@@ -12,9 +13,9 @@
 # Building needs nvcc 13, CMake, ninja, GoogleTest and Highway (LOSSGAUGE_DEVICE_DEPS: a prefix where the last two are, if not installed).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-tests=(conformance repeat streams places close ring killed_writer observe bad_input large linear linear_memory sharded_conformance vocab_parallel_group vocab_parallel)
+tests=(conformance repeat streams places close ring killed_writer observe bad_input large linear linear_memory sharded_conformance vocab_parallel_group vocab_parallel pipeline_8b)
 tools=(memcheck racecheck initcheck synccheck)
-benches=(bench linear_bench vocab_parallel_bench)
+benches=(bench linear_bench vocab_parallel_bench vocab_parallel_shapes_bench vocab_parallel_linear_bench)
 build=build/device bin='' log='' wanted=()
 while (($# > 0)); do
   case $1 in
@@ -35,7 +36,7 @@ mkdir -p "$log" && log=$(cd "$log" && pwd) || exit 1
 export TMPDIR=/dev/shm  # a device can map rings of a memory file system only
 export PATH=$PATH:/usr/local/cuda/bin
 declare -A limit=([build]=3600 [conformance]=600 [repeat]=300 [streams]=300 [places]=60 [close]=60 [ring]=300 [killed_writer]=300 [observe]=60 [bad_input]=60 [large]=120
-                  [linear]=120 [linear_memory]=60 [linear_bench]=300 [sharded_conformance]=300 [vocab_parallel_group]=300 [vocab_parallel]=120 [vocab_parallel_bench]=120
+                  [linear]=120 [linear_memory]=60 [linear_bench]=300 [sharded_conformance]=300 [vocab_parallel_group]=300 [vocab_parallel]=120 [vocab_parallel_bench]=120 [vocab_parallel_shapes_bench]=120 [vocab_parallel_linear_bench]=120 [pipeline_8b]=240
                   [memcheck]=900 [racecheck]=1800 [initcheck]=900 [synccheck]=900 [bench]=900)
 # Of the conformance suite, for sanitizers. initcheck does not see what cuBLASLt's kernels write, so that it would call every logit of the linear path unset: there,
 # the suite fills the workspace with NaN instead.
@@ -52,8 +53,12 @@ configure() {  # DIRECTORY RACECHECK
     -DLOSSGAUGE_BUILD_SERVER=OFF -DLOSSGAUGE_BUILD_BENCHMARKS=OFF -DLOSSGAUGE_WERROR=OFF ${LOSSGAUGE_DEVICE_DEPS:+-DCMAKE_PREFIX_PATH=$LOSSGAUGE_DEVICE_DEPS}
 }
 build_all() {
-  local targets=("${tests[@]/#/cuda_}")
-  configure $build OFF && cmake --build $build --target cross_entropy_bench_cuda linear_bench_cuda vocab_parallel_bench_cuda "${targets[@]/%/_test}" &&
+  local targets=()
+  for name in "${tests[@]}"; do
+    if [[ $name == pipeline_8b ]]; then targets+=(pipeline_8b); else targets+=("cuda_${name}_test"); fi
+  done
+  configure $build OFF && cmake --build $build --target cross_entropy_bench_cuda linear_bench_cuda vocab_parallel_bench_cuda vocab_parallel_shapes_bench_cuda \
+    vocab_parallel_linear_bench_cuda "${targets[@]}" &&
     configure $build-racecheck ON && cmake --build $build-racecheck --target cuda_conformance_test
 }
 program() { if [[ $bin ]]; then echo "$bin/$1"; else echo "$build/bin/$1"; fi; }
@@ -90,9 +95,16 @@ step() {
   case $1 in
     build) if [[ $bin ]]; then echo 'SUMMARY: built elsewhere'; else build_all; fi ;;
     bench) "$(program cross_entropy_bench_cuda)" ;;
-    linear_bench | vocab_parallel_bench) "$(program "$1_cuda")" ;;
+    linear_bench | vocab_parallel_bench | vocab_parallel_shapes_bench | vocab_parallel_linear_bench) "$(program "$1_cuda")" ;;
     sharded_conformance) "$(program cuda_sharded_conformance_test)" --gtest_brief=1 --gtest_filter="$sharded" ;;
     racecheck) racecheck ;;
+    pipeline_8b)
+      local gpus
+      gpus=$(nvidia-smi -L | wc -l)
+      for ranks in 1 2 4; do
+        ((ranks <= gpus)) || break
+        "$(program pipeline_8b)" --cuda --ranks=$ranks --ring_dir=/dev/shm/lossgauge-device-rings && "$(program pipeline_8b)" --cuda --ranks=$ranks --no_telemetry --check=false || return
+      done ;;
     memcheck | initcheck | synccheck)
       sanitized "$1" "$(program cuda_conformance_test)" "$small" && sanitized "$1" "$(program cuda_observe_test)" '*' || return
       [[ $1 == initcheck ]] || { sanitized "$1" "$(program cuda_conformance_test)" "$linear" && sanitized "$1" "$(program cuda_linear_test)" "$direct"; } ;;
@@ -101,7 +113,7 @@ step() {
 }
 # What a step's output says in a line.
 summary() {
-  grep -hE '^\[  (PASSED|SKIPPED)|^\[  FAILED  \] [0-9]+ test|SUMMARY:|^expected reports|^record being|^[0-9]+ kills|^publish, GPU|failed their checksum' "$1" |
+  grep -hE '^\[  (PASSED|SKIPPED)|^\[  FAILED  \] [0-9]+ test|SUMMARY:|^expected reports|^record being|^[0-9]+ kills|^publish, GPU|failed their checksum|^against the whole head' "$1" |
     sed -E 's/^\[=+\] //; s/^\[ +([A-Z]+) +\]/\1/; s/^=+ //' | paste -sd ';' | sed 's/;/; /g' | cut -c1-600
 }
 

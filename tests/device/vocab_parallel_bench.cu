@@ -1,6 +1,7 @@
 // Times the vocabulary-parallel loss on as many GPUs as there are, up to two, a thread each, against the memory limit of the same run: each logit of the shard
 // read twice and written once (6 bytes in 16 bits) over the bandwidth of a large device-to-device copy, and a bare all-gather of as many bytes. 8192 x 131072
-// bf16 over all ranks, in place. Everything is taken in turns; medians over the rounds of the slowest rank.
+// bf16 over all ranks, in place. Beside it the form of the textbook, whose losses are compared with ours. Everything is taken in turns; medians over the rounds of
+// the slowest rank.
 //
 //   vocab_parallel_bench [ROUNDS]
 #include <cuda_bf16.h>
@@ -9,6 +10,7 @@
 #include <lossgauge/lossgauge.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "tests/device/bench_check.h"
+#include "tests/device/textbook_vocab_parallel.cuh"
 #include "tests/device/vocab_parallel_group.h"
 
 namespace {
@@ -41,14 +44,17 @@ __global__ void Spin(long long cycles) {
   }
 }
 
-enum What { kCopy, kGather, kBegin, kFinish, kWhole, kWholeWithGauge, kOneRank, kWhats };
+enum What { kCopy, kGather, kBegin, kFinish, kTextbook, kWhole, kWholeWithGauge, kOneRank, kWhats };
 
 using AllGather = int (*)(const void*, void*, std::size_t, int, void*, cudaStream_t);
+using AllReduce = int (*)(const void*, void*, std::size_t, int, int, void*, cudaStream_t);
+constexpr int kNcclFloat32 = 7, kNcclSum = 0, kNcclMax = 2;
 
 struct Rank {
   __nv_bfloat16 *source = nullptr, *work = nullptr;
   std::int64_t* targets = nullptr;
-  float* losses = nullptr;
+  float *losses = nullptr, *textbook = nullptr;  // textbook: max, sums, losses
+  std::vector<float> textbook_losses = std::vector<float>(kRows);
   unsigned char* gathered = nullptr;
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -68,6 +74,7 @@ void SetUp(Rank& r, int rank, int ranks) {
   CHECK(cudaMalloc(&r.work, r.bytes));
   CHECK(cudaMalloc(&r.targets, kRows * 8));
   CHECK(cudaMalloc(&r.losses, kRows * 4));
+  CHECK(cudaMalloc(&r.textbook, 4 * kRows * 4));
   CHECK(cudaMalloc(&r.gathered, static_cast<std::size_t>(ranks * contribution)));
   CHECK(cudaEventCreate(&r.begin));
   CHECK(cudaEventCreate(&r.end));
@@ -105,7 +112,7 @@ void SetUp(Rank& r, int rank, int ranks) {
   loss.stream = r.stream;
 }
 
-void Run(int ranks, int rounds, AllGather all_gather) {
+void Run(int ranks, int rounds, AllGather all_gather, AllReduce all_reduce) {
   const std::vector<void*> communicators = lossgauge::test::OpenCommunicators(ranks);
   if (std::find(communicators.begin(), communicators.end(), nullptr) != communicators.end()) {
     std::fprintf(stderr, "no communicator: %s\n", lg_last_error());
@@ -129,6 +136,14 @@ void Run(int ranks, int rounds, AllGather all_gather) {
         },
         [&] { CHECK_LG(lg_vocab_parallel_begin(&r.args, own)); },
         [&] { CHECK_LG(lg_vocab_parallel_finish(&r.args, r.gathered)); },
+        [&] {
+          const lossgauge::textbook::Shard shard{r.work,     r.targets,          kRows, kVocab / ranks, rank * (kVocab / ranks), static_cast<float>(kRows),
+                                                 r.textbook, r.textbook + kRows, r.textbook + 3 * kRows};
+          lossgauge::textbook::Enqueue(shard, r.stream, [&](float* memory, std::int64_t count, bool is_max) {
+            if (all_reduce(memory, memory, static_cast<std::size_t>(count), kNcclFloat32, is_max ? kNcclMax : kNcclSum, communicator, r.stream) != 0) std::exit(1);
+          });
+          CHECK(cudaGetLastError());
+        },
         whole,
         whole,
         [&] {
@@ -141,7 +156,7 @@ void Run(int ranks, int rounds, AllGather all_gather) {
         r.args.micro_batch = what < kWhole ? 0 : what;
         r.args.loss.gauge = what == kWholeWithGauge ? r.gauge : nullptr;
         // Finish follows begin and a gather of this round, as the logits stand.
-        if (what == kBegin || what >= kWhole) CHECK(cudaMemcpyAsync(r.work, r.source, r.bytes, cudaMemcpyDeviceToDevice, r.stream));
+        if (what == kBegin || what >= kTextbook) CHECK(cudaMemcpyAsync(r.work, r.source, r.bytes, cudaMemcpyDeviceToDevice, r.stream));
         if (what == kFinish) work[kGather]();
         CHECK(cudaStreamSynchronize(r.stream));
         meeting.Wait();
@@ -157,12 +172,16 @@ void Run(int ranks, int rounds, AllGather all_gather) {
     }
     std::vector<float> losses(static_cast<std::size_t>(kRows));
     CHECK(cudaMemcpy(losses.data(), r.losses, losses.size() * 4, cudaMemcpyDeviceToHost));
-    for (const float loss : losses) {
-      if (!(loss > 0)) std::fprintf(stderr, "rank %d: a loss is %g\n", rank, static_cast<double>(loss)), std::exit(1);
+    CHECK(cudaMemcpy(r.textbook_losses.data(), r.textbook + 3 * kRows, losses.size() * 4, cudaMemcpyDeviceToHost));
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      const double ours = static_cast<double>(losses[i]), theirs = static_cast<double>(r.textbook_losses[i]);
+      if (ours > 0 && std::fabs(ours - theirs) <= 1e-5 * theirs) continue;
+      std::fprintf(stderr, "rank %d: loss %zu is %.9g, of the textbook's form %.9g\n", rank, i, ours, theirs);
+      std::exit(1);
     }
     CHECK_LG(lg_gauge_close(r.gauge, nullptr));
     CHECK_LG(lg_communicator_close(communicator));
-    for (void* p : {static_cast<void*>(r.source), static_cast<void*>(r.work), static_cast<void*>(r.targets), static_cast<void*>(r.losses),
+    for (void* p : {static_cast<void*>(r.source), static_cast<void*>(r.work), static_cast<void*>(r.targets), static_cast<void*>(r.losses), static_cast<void*>(r.textbook),
                     static_cast<void*>(r.gathered)}) {
       CHECK(cudaFree(p));
     }
@@ -180,9 +199,10 @@ void Run(int ranks, int rounds, AllGather all_gather) {
   }
   const double pass = median[kCopy] / 2;  // the shard read, or written, once
   const double floor = 3 * pass + median[kGather];
-  std::printf("| %d | %.0f | %.4f | %.4f (%.3f) | %.4f (%.3f) | %.4f | %.4f | %.4f | %.3f | %.3f | %s |\n", ranks,
+  std::printf("| %d | %.0f | %.4f | %.4f (%.3f) | %.4f (%.3f) | %.4f | %.4f | %.4f | %.3f | %.3f | %.4f | %.2f | %s |\n", ranks,
               static_cast<double>(all[0]->bytes) / pass / 1e6, median[kGather], median[kBegin], median[kBegin] / pass, median[kFinish],
-              median[kFinish] / (2 * pass), median[kWhole], median[kWholeWithGauge], floor, median[kWhole] / floor, median[kWholeWithGauge] / floor,
+              median[kFinish] / (2 * pass), median[kWhole], median[kWholeWithGauge], floor, median[kWhole] / floor, median[kWholeWithGauge] / floor, median[kTextbook],
+              median[kTextbook] / median[kWhole],
               ranks == 1 ? (std::to_string(median[kOneRank]).substr(0, 6)).c_str() : "");
   std::fflush(stdout);
 }
@@ -194,7 +214,8 @@ int main(int argc, char** argv) {
   const int devices = lossgauge::test::Devices();
   void* const library = dlopen("libnccl.so.2", RTLD_NOW);
   const auto all_gather = library != nullptr ? reinterpret_cast<AllGather>(dlsym(library, "ncclAllGather")) : nullptr;
-  if (devices == 0 || all_gather == nullptr) {
+  const auto all_reduce = library != nullptr ? reinterpret_cast<AllReduce>(dlsym(library, "ncclAllReduce")) : nullptr;
+  if (devices == 0 || all_gather == nullptr || all_reduce == nullptr) {
     std::fprintf(stderr, "no device or no libnccl.so.2\n");
     return 1;
   }
@@ -202,8 +223,8 @@ int main(int argc, char** argv) {
       "%lld x %lld bf16 over all ranks, gradient in place; ms, medians of the slowest rank over %d rounds; in brackets over the same bytes at copy speed\n\n",
       static_cast<long long>(kRows), static_cast<long long>(kVocab), rounds);
   std::printf(
-      "| ranks | copy GB/s | all-gather | begin | finish | begin, gather, finish | with a gauge | floor | of the floor | with a gauge | lg_cross_entropy |\n");
-  std::printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
-  for (int ranks = 1; ranks <= std::min(devices, 2); ++ranks) Run(ranks, rounds, all_gather);
+      "| ranks | copy GB/s | all-gather | begin | finish | begin, gather, finish | with a gauge | floor | of the floor | with a gauge | textbook | of ours | lg_cross_entropy |\n");
+  std::printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  for (int ranks = 1; ranks <= std::min(devices, 2); ++ranks) Run(ranks, rounds, all_gather, all_reduce);
   return 0;
 }
