@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -242,6 +243,56 @@ TEST(VocabParallelCrossEntropy, TwoRanksGiveTheLossOfTheWholeAndTheirOwnColumnsG
   EXPECT_NE(bad.message().find("vocab_size"), std::string::npos) << bad.message();
   loss.args.loss.rows = -1;
   EXPECT_EQ(loss.ContributionBytes(), 0);
+}
+
+TEST(VocabParallelLinearCrossEntropy, TwoRanksGiveTheLossOfTheWholeHead) {
+  const ScratchDirectory directory;
+  Gauge gauge(OptionsIn(directory));
+  const std::vector<float> hidden = {1, 0, 0, 2}, weight = {1, 2, -1, 0.25f};
+  const std::vector<std::int64_t> targets = {0, 1};
+  std::vector<float> grad_weight(4), whole_grad_weight(4);
+  float whole_loss = 0, loss_of_both = 0;
+  LinearCrossEntropy whole(hidden.data(), 2, 2, weight.data(), 2, targets.data());
+  whole.args.grad_weight = whole_grad_weight.data();
+  whole.args.loss.loss = &whole_loss;
+  ASSERT_TRUE(whole.Run().ok());
+  // Both ranks one after the other: the second leaves its part, and breaks off, before the first calls.
+  std::vector<unsigned char> part;
+  const auto shard_of = [&](int rank, float* grad) {
+    LinearCrossEntropy shard(hidden.data(), 2, 2, weight.data() + 2 * rank, 1, targets.data());
+    shard.args.grad_weight = grad;
+    shard.args.loss.loss = &loss_of_both;
+    VocabParallelLinearCrossEntropy loss(shard, rank, 2, 2, rank);
+    loss.args.exchange_context = &part;
+    return loss;
+  };
+  VocabParallelLinearCrossEntropy second = shard_of(1, grad_weight.data());
+  lg_linear_plan plan;
+  ASSERT_TRUE(second.Plan(&plan).ok());
+  EXPECT_EQ(plan.chunk_rows, 2);
+  second.args.exchange = [](void* context, const void* contribution, void*, std::int64_t bytes, void*) {
+    const auto* from = static_cast<const unsigned char*>(contribution);
+    static_cast<std::vector<unsigned char>*>(context)->assign(from, from + bytes);
+    return static_cast<int>(LG_UNAVAILABLE);
+  };
+  const Status broken = second.Run();
+  EXPECT_EQ(broken.code(), LG_UNAVAILABLE);
+  EXPECT_NE(broken.message().find("exchange: of chunk 0"), std::string::npos) << broken.message();
+  VocabParallelLinearCrossEntropy first = shard_of(0, grad_weight.data());
+  first.args.exchange = [](void* context, const void*, void* gathered, std::int64_t bytes, void*) {
+    const auto& from = *static_cast<const std::vector<unsigned char>*>(context);
+    std::copy(from.begin(), from.end(), static_cast<unsigned char*>(gathered) + bytes);
+    return static_cast<int>(LG_OK);
+  };
+  const Status done = first.Run(&gauge);
+  ASSERT_TRUE(done.ok()) << done.message();
+  EXPECT_NEAR(loss_of_both, whole_loss, 1e-6);
+  for (std::size_t k = 0; k < 2; ++k) EXPECT_NEAR(grad_weight[k], whole_grad_weight[k], 1e-6);
+  ASSERT_TRUE(gauge.Publish().ok());
+  const auto records = ReadStepRecords(directory.path(), 0);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].finite_tokens, 2u);
+  EXPECT_EQ(records[0].target_hits, 1u);
 }
 
 }  // namespace
