@@ -302,10 +302,20 @@ class CudaBackend final : public DeviceBackend {
     if (call->capturing() && !known_[ordinal].load(std::memory_order_acquire)) {
       return SetError(LG_FAILED_PRECONDITION, "%s: stream: the first call on a device allocates and cannot be captured; make one call before", function);
     }
+    if (const int code = CheckStreamDevice(*call, ordinal, function); code != LG_OK) return code;
     call->device = Device::Get(ordinal, &error);
     if (call->device == nullptr) return SetCudaError(error, function, "device");
     known_[ordinal].store(true, std::memory_order_release);
     return LG_OK;
+  }
+  // A launch would fail there, but the stream's workspace would have been taken on its device before. What is being captured is not asked.
+  static int CheckStreamDevice(const Call& call, int ordinal, const char* function) {
+    const bool is_current_devices = call.stream == nullptr || call.stream == cudaStreamLegacy || call.stream == cudaStreamPerThread;
+    if (is_current_devices || call.capturing()) return LG_OK;
+    int device = ordinal;
+    if (const cudaError_t error = cudaStreamGetDevice(call.stream, &device); error != cudaSuccess) return SetCudaError(error, function, "stream");
+    if (device == ordinal) return LG_OK;
+    return SetError(LG_INVALID_ARGUMENT, "%s: stream: expected one of device %d, where the tensors are, got one of device %d", function, ordinal, device);
   }
   // Scratch and counters of a launch. Without a gauge, or where the gauge cannot count, launch->counters stays null.
   int Equip(const lg_cross_entropy_args& args, LossPurpose purpose, const char* function, Call* call, CrossEntropyLaunch* launch) {

@@ -193,8 +193,8 @@ int CudaGauge::Publish(const StepEnd& end, void* given_stream) {
   for (StreamSlot& slot : slots_) {
     const std::uintptr_t key = slot.key.load(std::memory_order_acquire);
     if (key == 0) break;
+    if (slot.capture_id.load(std::memory_order_relaxed) != capture_id) continue;  // a publish that is only captured has not waited for a direct call
     if (!slot.used.exchange(false, std::memory_order_acq_rel) || key == KeyOf(stream)) continue;
-    if (slot.capture_id.load(std::memory_order_relaxed) != capture_id) continue;
     cudaEvent_t event = nullptr;
     cudaError_t error = EventOf(&slot, &event);
     if (error == cudaSuccess && !slot.recorded.load(std::memory_order_acquire)) error = cudaEventRecord(event, StreamOf(key));

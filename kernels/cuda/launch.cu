@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <mutex>
-#include <unordered_map>
+#include <utility>
 
 #include "kernels/cuda/count_unmasked.h"
 #include "kernels/cuda/entries.h"
@@ -48,8 +49,8 @@ LogitMap PlanMap(int dtype, CrossEntropyLaunch* a) {
 // How many CTAs (or clusters) of a kernel run at once on a device. Asked once for each kernel and device.
 cudaError_t Resident(const DeviceFacts& device, const KernelEntry& entry, int* count) {
   static std::mutex mutex;
-  static std::unordered_map<const void*, int> known;  // of device 0.. in the low bits of the key: kernels are at least 16-byte aligned
-  const void* key = static_cast<const char*>(entry.kernel) + device.ordinal;
+  static std::map<std::pair<const void*, int>, int> known;
+  const std::pair<const void*, int> key(entry.kernel, device.ordinal);
   {
     std::lock_guard<std::mutex> lock(mutex);
     const auto it = known.find(key);

@@ -12,8 +12,8 @@ namespace lossgauge::cuda {
 inline LogitMap MapOf(const CrossEntropyLaunch& a) {
   if (a.logit_softcap == 0.) return a.logit_scale == 1. ? LogitMap::kNone : LogitMap::kScale;
   const double scale = std::fabs(a.logit_scale);
-  // kCap clamps logits and multiplies with the scale in fp32.
-  return a.logit_softcap > kHighestCap || scale < 1e-25 || scale > 1e25 ? LogitMap::kHighCap : LogitMap::kCap;
+  // kCap multiplies with the scale in fp32, and clamps logits there to some hundred times cap / scale.
+  return a.logit_softcap > kHighestCap || scale < 1e-25 || scale > 1e25 || a.logit_softcap < 1e-30 * scale ? LogitMap::kHighCap : LogitMap::kCap;
 }
 
 }  // namespace lossgauge::cuda

@@ -11,6 +11,7 @@
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
 #include "kernels/host/guarded.h"
+#include "kernels/host/host_tensors.h"
 #include "kernels/host/loss_arguments.h"
 #include "kernels/include/lossgauge/lossgauge.h"
 
@@ -55,14 +56,17 @@ int CheckAndRun(const lg_cross_entropy_args* given, LossPurpose purpose, const c
                     "has no outputs), got a pointer",
                     function);
   }
+  if (const int code = CheckOverlaps(args, function); code != LG_OK) return code;
   if (args.gauge != nullptr && args.gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "%s: gauge: is closed", function);
   if (DeviceBackend* backend = FindDeviceBackend()) {
     const void* where = args.rows > 0 ? args.logits : args.loss;
     if (backend->DeviceOf(where) >= 0) return Guarded(function, kDeviceBookkeeping, [&] { return backend->CrossEntropy(args, purpose, function); });
   }
-  if (args.stream != nullptr) {
+  const bool has_tensors = args.rows > 0 || args.loss != nullptr;  // without any, the stream may be a device's
+  if (args.stream != nullptr && has_tensors) {
     return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
   }
+  if (const int code = CheckHostTensors(args, function); code != LG_OK) return code;
   return Guarded(function, "the scratch of a row for each thread", [&] { return Run(args, purpose); });
 }
 
@@ -105,6 +109,7 @@ int lg_scale_gradient(const lg_scale_gradient_args* given) {
   if (args.stream != nullptr) {
     return lossgauge::SetError(LG_UNIMPLEMENTED, "lg_scale_gradient: stream: expected NULL for a gradient in host memory, got a stream");
   }
+  if (const int code = lossgauge::CheckHostTensors(args, "lg_scale_gradient"); code != LG_OK) return code;
   lossgauge::cpu::ScaleJob job = lossgauge::MakeScaleJob(args);
   const int threads = lossgauge::cpu::ThreadsFor(args.threads, args.rows, args.columns);
   lossgauge::cpu::ForRows(threads, args.rows, args.columns, &job, lossgauge::RunScaleRows);

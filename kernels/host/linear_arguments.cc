@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 
+#include "kernels/host/apart.h"
 #include "kernels/host/error.h"
 #include "kernels/host/loss_arguments.h"
 #include "kernels/host/tensor_span.h"
@@ -15,6 +15,7 @@ namespace {
 using Args = lg_linear_cross_entropy_args;
 
 constexpr std::uintptr_t kWorkspaceAlignment = 256;
+constexpr std::int64_t kMostOfSize = std::int64_t{1} << 40;  // so that bytes of a row, however many a row's parts take, are far within 63 bits
 
 long long Number(std::int64_t value) { return static_cast<long long>(value); }
 
@@ -48,9 +49,14 @@ int CheckMatrix(const char* function, const char* stride_name, std::int64_t rows
 }
 
 int CheckShapes(const Args& args, const char* function) {
-  if (args.rows < 0) return SetError(LG_INVALID_ARGUMENT, "%s: rows: expected >= 0, got %lld", function, Number(args.rows));
-  if (args.width < 1) return SetError(LG_INVALID_ARGUMENT, "%s: width: expected >= 1, got %lld", function, Number(args.width));
-  if (args.columns < 1) return SetError(LG_INVALID_ARGUMENT, "%s: columns: expected >= 1, got %lld", function, Number(args.columns));
+  const struct {
+    const char* name;
+    std::int64_t least, size;
+  } sizes[] = {{"rows", 0, args.rows}, {"width", 1, args.width}, {"columns", 1, args.columns}};
+  for (const auto& each : sizes) {
+    if (each.size >= each.least && each.size <= kMostOfSize) continue;
+    return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected %lld to 2^40, got %lld", function, each.name, Number(each.least), Number(each.size));
+  }
   int code = CheckMatrix(function, "hidden_stride", args.rows, args.width, args.hidden_stride);
   if (code == LG_OK) code = CheckMatrix(function, "weight_stride", args.columns, args.width, args.weight_stride);
   if (code == LG_OK) code = CheckMatrix(function, "grad_hidden_stride", args.rows, args.width, args.grad_hidden_stride);
@@ -99,12 +105,8 @@ int CheckPointers(const Args& args, LinearPurpose purpose, const char* function)
 int CheckOverlaps(const Args& args, const char* function) {
   const std::int64_t bytes = BytesOfType(args.dtype), head_bytes = BytesOfType(args.head_grad_dtype), rows = args.rows;
   const lg_cross_entropy_args& loss = args.loss;
-  struct Named {
-    const char* name;
-    TensorSpan span;
-  };
   const std::int64_t target_bytes = BytesOfType(loss.target_dtype);
-  const Named written[] = {
+  const NamedSpan written[] = {
       {"grad_hidden", {args.grad_hidden, rows, args.width, args.grad_hidden_stride, bytes}},
       {"grad_weight", {args.grad_weight, args.columns, args.width, args.grad_weight_stride, head_bytes}},
       {"grad_bias", {args.grad_bias, 1, args.columns, args.columns, head_bytes}},
@@ -113,7 +115,7 @@ int CheckOverlaps(const Args& args, const char* function) {
       {"loss", {loss.loss, 1, 1, 1, 4}},
       {"workspace", {args.workspace, 1, args.workspace_bytes, args.workspace_bytes, 1}},
   };
-  const Named read[] = {
+  const NamedSpan read[] = {
       {"hidden", {args.hidden, rows, args.width, args.hidden_stride, bytes}},
       {"weight", {args.weight, loss.vocab_size, args.width, args.weight_stride, bytes}},
       {"bias", {args.bias, 1, loss.vocab_size, loss.vocab_size, bytes}},
@@ -123,18 +125,7 @@ int CheckOverlaps(const Args& args, const char* function) {
       {"denominator_pointer", {loss.denominator_pointer, 1, 1, 1, 8}},
       {"positions", {loss.positions, rows, 1, 1, 8}},
   };
-  const auto refuse = [&](const Named& a, const Named& b) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: %s: expected memory apart from %s, got an overlap (%p and %p)", function, a.name, b.name, a.span.data, b.span.data);
-  };
-  for (std::size_t i = 0; i < std::size(written); ++i) {
-    for (const Named& other : read) {
-      if (Overlap(written[i].span, other.span)) return refuse(written[i], other);
-    }
-    for (std::size_t j = i + 1; j < std::size(written); ++j) {
-      if (Overlap(written[i].span, written[j].span)) return refuse(written[i], written[j]);
-    }
-  }
-  return LG_OK;
+  return CheckApart(function, written, read);
 }
 
 }  // namespace
@@ -171,16 +162,17 @@ int ReadLinearArguments(const Args* given, const char* function, Args* args) noe
 
 int CheckLinearArguments(const Args& args, LinearPurpose purpose, const char* function) noexcept {
   const bool runs = purpose == LinearPurpose::kForward || purpose == LinearPurpose::kBackward;
+  const bool reads = runs || purpose == LinearPurpose::kPrepareOnDevice;
   int code = CheckTypes(args, function);
   if (code == LG_OK) code = CheckShapes(args, function);
   if (code == LG_OK) code = CheckMemory(args, function);
-  if (code == LG_OK && runs) code = CheckPointers(args, purpose, function);
+  if (code == LG_OK && reads) code = CheckPointers(args, purpose, function);
   if (code != LG_OK) return code;
   lg_cross_entropy_args loss = args.loss;
   loss.logits = &loss;  // there are none to be missed
-  if (!runs && loss.targets == nullptr) loss.targets = &loss;
+  if (!runs && loss.targets == nullptr) loss.targets = &loss;  // not looked at
   code = CheckArguments(loss, function);
-  if (code == LG_OK && runs) code = CheckOverlaps(args, function);
+  if (code == LG_OK && reads) code = CheckOverlaps(args, function);
   return code;
 }
 

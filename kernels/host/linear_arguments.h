@@ -9,7 +9,8 @@
 
 namespace lossgauge {
 
-enum class LinearPurpose { kForward, kBackward, kPlan, kPrepare };
+// kPrepare: by a backend that prepares nothing, as a plan. kPrepareOnDevice: multiplies with the tensors as they are, but looks at no target.
+enum class LinearPurpose { kForward, kBackward, kPlan, kPrepare, kPrepareOnDevice };
 
 lg_linear_cross_entropy_args DefaultLinearArguments() noexcept;
 

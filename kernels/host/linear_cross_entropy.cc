@@ -5,6 +5,7 @@
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
 #include "kernels/host/guarded.h"
+#include "kernels/host/host_tensors.h"
 #include "kernels/host/linear_arguments.h"
 #include "kernels/host/linear_cpu.h"
 #include "kernels/include/lossgauge/lossgauge.h"
@@ -47,6 +48,7 @@ int Run(const Args* given, LossPurpose purpose, const char* function) noexcept {
     args.loss.losses = args.loss.log_z = args.loss.loss = nullptr;
   }
   if (backend != nullptr) return Guarded(function, kDeviceBookkeeping, [&] { return backend->LinearCrossEntropy(args, purpose, function); });
+  if (const int code = CheckHostTensors(args, function); code != LG_OK) return code;
   return Guarded(function, "the workspace; lg_linear_cross_entropy_plan tells its size, memory_budget bounds it",
                  [&] { return RunLinearOnCpu(args, purpose, function); });
 }
@@ -75,7 +77,10 @@ int Prepare(const Args* given) noexcept {
   Args args;
   DeviceBackend* backend = nullptr;
   if (const int code = ReadAndCheck(given, LinearPurpose::kPrepare, function, &args, &backend); code != LG_OK) return code;
-  if (backend != nullptr) return Guarded(function, kDeviceBookkeeping, [&] { return backend->PrepareLinear(args, function); });
+  if (backend != nullptr) {
+    if (const int code = CheckLinearArguments(args, LinearPurpose::kPrepareOnDevice, function); code != LG_OK) return code;
+    return Guarded(function, kDeviceBookkeeping, [&] { return backend->PrepareLinear(args, function); });
+  }
   lg_linear_plan plan{};  // nothing to choose and nothing kept on the CPU, but what a call would refuse is refused
   return PlanLinearOnCpu(args, function, &plan);
 }

@@ -36,10 +36,8 @@ std::int64_t MostRows(const LinearMemory& memory, std::int64_t rows, std::int64_
 // As many chunks as `most` rows each make necessary, but about equally long: a short last one would run its products at a poor shape.
 std::int64_t Even(std::int64_t rows, std::int64_t most, std::int64_t granule) {
   if (most >= rows || most < granule) return std::min(rows, most);
-  for (std::int64_t chunks = Chunks(rows, most);; ++chunks) {
-    const std::int64_t whole = Chunks(Chunks(rows, chunks), granule) * granule;
-    if (whole <= most) return whole;
-  }
+  const std::int64_t chunks = Chunks(rows, most / granule * granule);
+  return Chunks(Chunks(rows, chunks), granule) * granule;
 }
 
 }  // namespace

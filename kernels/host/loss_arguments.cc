@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/host/apart.h"
 #include "kernels/host/error.h"
 #include "kernels/host/read_structure.h"
 #include "kernels/host/tensor_span.h"
@@ -20,6 +21,9 @@ bool OverlapsBadly(const lg_cross_entropy_args& args) {
   const std::int64_t bytes = BytesOfType(args.logits_dtype);
   return Overlap({args.logits, args.rows, args.vocab_size, args.row_stride, bytes}, {args.grad_logits, args.rows, args.columns, args.grad_row_stride, bytes});
 }
+
+// What fp32 holds with room to spare.
+constexpr double kLeastOfOption = 1e-30, kMostOfOption = 1e30;
 
 long long Number(std::int64_t value) { return static_cast<long long>(value); }
 
@@ -92,15 +96,14 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
   if (!(args.label_smoothing >= 0 && args.label_smoothing < 1)) {
     return SetError(LG_INVALID_ARGUMENT, "%s: label_smoothing: expected 0 <= e < 1, got %g", function, args.label_smoothing);
   }
-  if (!(args.z_loss_weight >= 0 && std::isfinite(args.z_loss_weight))) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: z_loss_weight: expected finite and >= 0, got %g", function, args.z_loss_weight);
+  if (!(args.z_loss_weight >= 0 && args.z_loss_weight <= kMostOfOption)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: z_loss_weight: expected 0 to 1e30, got %g", function, args.z_loss_weight);
   }
-  if (const double scale = std::fabs(args.logit_scale); !(scale >= 1e-30 && scale <= 1e30)) {  // what fp32 holds with room to spare
+  if (const double scale = std::fabs(args.logit_scale); !(scale >= kLeastOfOption && scale <= kMostOfOption)) {
     return SetError(LG_INVALID_ARGUMENT, "%s: logit_scale: expected a magnitude from 1e-30 to 1e30, got %g", function, args.logit_scale);
   }
-  if (!(args.logit_softcap >= 0 && std::isfinite(args.logit_softcap))) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: logit_softcap: expected finite and > 0, or 0 for none, got %g", function,
-                    args.logit_softcap);
+  if (const double cap = args.logit_softcap; cap != 0 && !(cap >= kLeastOfOption && cap <= kMostOfOption)) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: logit_softcap: expected 1e-30 to 1e30, or 0 for none, got %g", function, cap);
   }
   if (args.reduction != LG_MEAN && args.reduction != LG_SUM && args.reduction != LG_NONE) {
     return SetError(LG_INVALID_ARGUMENT, "%s: reduction: expected LG_MEAN (0), LG_SUM (1) or LG_NONE (2), got %d", function,
@@ -155,6 +158,26 @@ int CheckArguments(const lg_cross_entropy_args& args, const char* function) noex
   return LG_OK;
 }
 
+int CheckOverlaps(const lg_cross_entropy_args& args, const char* function) noexcept {
+  const std::int64_t rows = args.rows, bytes = BytesOfType(args.logits_dtype);
+  const bool in_place = args.grad_logits == args.logits;
+  const NamedSpan written[] = {
+      {"grad_logits", {args.grad_logits, rows, args.columns, args.grad_row_stride, bytes}},
+      {"losses", {args.losses, rows, 1, 1, 4}},
+      {"log_z", {args.log_z, rows, 1, 1, 4}},
+      {"loss", {args.loss, 1, 1, 1, 4}},
+  };
+  const NamedSpan read[] = {
+      {"logits", {in_place ? nullptr : args.logits, rows, args.vocab_size, args.row_stride, bytes}},
+      {"targets", {args.targets, rows, 1, args.target_stride, BytesOfType(args.target_dtype)}},
+      {"upstream", {args.upstream, args.upstream_stride == 0 ? 1 : rows, 1, args.upstream_stride, 4}},
+      {"grad_scale", {args.grad_scale, 1, 1, 1, 4}},
+      {"denominator_pointer", {args.denominator_pointer, 1, 1, 1, 8}},
+      {"positions", {args.positions, rows, 1, 1, 8}},
+  };
+  return CheckApart(function, written, read);
+}
+
 int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_args* args) noexcept {
   const char* function = "lg_scale_gradient";
   *args = DefaultScaleArguments();
@@ -187,7 +210,9 @@ int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_ar
                     Number(args->upstream_stride));
   }
   if (args->threads < 0) return SetError(LG_INVALID_ARGUMENT, "%s: threads: expected >= 0, got %d", function, args->threads);
-  return LG_OK;
+  const NamedSpan grad[] = {{"grad", {args->grad, args->rows, args->columns, args->row_stride, BytesOfType(args->dtype)}}};
+  const NamedSpan upstream[] = {{"upstream", {args->upstream, args->upstream_stride == 0 ? 1 : args->rows, 1, args->upstream_stride, 4}}};
+  return CheckApart(function, grad, upstream);
 }
 
 cpu::CrossEntropyJob MakeCpuJob(const lg_cross_entropy_args& args) noexcept {

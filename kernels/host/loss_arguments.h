@@ -28,9 +28,9 @@ int ReadStructureWithLoss(const Args* given, const char* function, const char* t
   std::size_t whole, part;
   std::memcpy(&whole, given, sizeof whole);
   std::memcpy(&part, &args->loss, sizeof part);
-  if (part < kLeastLoss || part > whole - kLoss) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: args.loss.struct_size: expected %zu to %zu, got %zu; fill args with %s_init first", function, kLeastLoss,
-                    whole - kLoss, part, type);
+  if (part < kLeastLoss || part > whole - kLoss || part % alignof(lg_cross_entropy_args) != 0) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: args.loss.struct_size: expected %zu to %zu, a multiple of %zu, got %zu; fill args with %s_init first", function,
+                    kLeastLoss, whole - kLoss, alignof(lg_cross_entropy_args), part, type);
   }
   if (part < sizeof args->loss) {
     const auto* from = reinterpret_cast<const unsigned char*>(&defaults);
@@ -44,6 +44,9 @@ int ReadScaleArguments(const lg_scale_gradient_args* given, lg_scale_gradient_ar
 
 // Of what ReadArguments gave.
 int CheckArguments(const lg_cross_entropy_args& args, const char* function) noexcept;
+
+// Of checked arguments: outputs lie apart from each other and from what is read, but for a gradient in place of the logits.
+int CheckOverlaps(const lg_cross_entropy_args& args, const char* function) noexcept;
 
 // Of checked arguments. Denominator 1, no signals.
 cpu::CrossEntropyJob MakeCpuJob(const lg_cross_entropy_args& args) noexcept;

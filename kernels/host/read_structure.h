@@ -16,8 +16,10 @@ int ReadStructure(const T* given, const char* function, const char* type, std::s
   if (given == nullptr) return SetError(LG_INVALID_ARGUMENT, "%s: args: expected a structure, got NULL", function);
   std::size_t size;
   std::memcpy(&size, given, sizeof size);
-  if (size < least || size > 64 * 1024) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: args.struct_size: expected %zu to 65536, got %zu; fill args with %s_init first", function, least, size, type);
+  // No structure of any age ends within a member.
+  if (size < least || size > 64 * 1024 || size % alignof(T) != 0) {
+    return SetError(LG_INVALID_ARGUMENT, "%s: args.struct_size: expected %zu to 65536, a multiple of %zu, got %zu; fill args with %s_init first", function, least,
+                    alignof(T), size, type);
   }
   std::memcpy(full, given, size < sizeof *full ? size : sizeof *full);
   full->struct_size = sizeof *full;

@@ -9,6 +9,7 @@
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
 #include "kernels/host/guarded.h"
+#include "kernels/host/host_tensors.h"
 #include "kernels/host/vocab_parallel_arguments.h"
 #include "kernels/host/vocab_parallel_cpu.h"
 #include "kernels/host/vocab_parallel_group.h"
@@ -40,7 +41,7 @@ DeviceBackend* DeviceBackendOf(const Args& args, const void* exchanged) {
 }
 
 int CheckHost(const Args& args, const char* function) {
-  if (args.loss.stream == nullptr) return LG_OK;
+  if (args.loss.stream == nullptr) return CheckHostTensors(args.loss, function);
   return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
 }
 

@@ -68,11 +68,15 @@ TEST_F(Arguments, AreRefusedByName) {
   ExpectRefused("label_smoothing", "nan", [nan](auto* a) { a->label_smoothing = nan; });
   ExpectRefused("z_loss_weight", "-1", [](auto* a) { a->z_loss_weight = -1; });
   ExpectRefused("z_loss_weight", "inf", [](auto* a) { a->z_loss_weight = HUGE_VAL; });
+  ExpectRefused("z_loss_weight", "1.1e+30", [](auto* a) { a->z_loss_weight = 1.1e30; });
   ExpectRefused("logit_scale", "0", [](auto* a) { a->logit_scale = 0; });
   ExpectRefused("logit_scale", "nan", [nan](auto* a) { a->logit_scale = nan; });
   ExpectRefused("logit_scale", "-1.1e+30", [](auto* a) { a->logit_scale = -1.1e30; });
   ExpectRefused("logit_scale", "1e-31", [](auto* a) { a->logit_scale = 1e-31; });
   ExpectRefused("logit_softcap", "-30", [](auto* a) { a->logit_softcap = -30; });
+  ExpectRefused("logit_softcap", "nan", [nan](auto* a) { a->logit_softcap = nan; });
+  ExpectRefused("logit_softcap", "1e-31", [](auto* a) { a->logit_softcap = 1e-31; });
+  ExpectRefused("logit_softcap", "1.1e+30", [](auto* a) { a->logit_softcap = 1.1e30; });
   ExpectRefused("reduction", "3", [](auto* a) { a->reduction = 3; });
   ExpectRefused("denominator", "-8", [](auto* a) { a->denominator = -8; });
   ExpectRefused("denominator", "nan", [nan](auto* a) { a->denominator = nan; });
@@ -92,6 +96,7 @@ TEST_F(Arguments, AreRefusedByName) {
 
 TEST_F(Arguments, AnUninitialisedStructureIsRefused) {
   ExpectRefused("struct_size", "0", [](auto* a) { a->struct_size = 0; });
+  ExpectRefused("struct_size", "204", [](auto* a) { a->struct_size = 204; });  // ends within a pointer
   ExpectRefused("struct_size", "1000000", [](auto* a) { a->struct_size = 1000000; });
   EXPECT_EQ(lg_cross_entropy(nullptr), LG_INVALID_ARGUMENT);
   EXPECT_THAT(lg_last_error(), HasSubstr("NULL"));
@@ -114,6 +119,30 @@ TEST_F(Arguments, AGradientThatOverlapsTheLogitsIsRefused) {
   args_.grad_logits = both.data() + 4;
   args_.row_stride = args_.grad_row_stride = 8;
   EXPECT_EQ(lg_cross_entropy(&args_), LG_OK) << lg_last_error();
+}
+
+TEST_F(Arguments, WhatIsWrittenLiesApart) {
+  ExpectRefused("losses", "logits", [this](auto* a) { a->losses = logits_.data() + 7; });
+  ExpectRefused("log_z", "targets", [this](auto* a) { a->log_z = reinterpret_cast<float*>(targets_.data()); });
+  ExpectRefused("losses", "log_z", [](auto* a) { a->log_z = a->losses; });
+  ExpectRefused("grad_logits", "losses", [this](auto* a) { a->losses = grad_.data() + 6; });
+  ExpectRefused("losses", "loss", [this](auto* a) { a->loss = &losses_[1]; });
+  ExpectRefused("losses", "upstream", [](auto* a) { a->upstream = a->losses, a->upstream_stride = 1; });
+  ExpectRefused("loss", "grad_scale", [](auto* a) { a->grad_scale = a->loss; });
+  ExpectRefused("grad_logits", "positions", [this](auto* a) { a->positions = reinterpret_cast<const std::int64_t*>(grad_.data()); });
+  // In place, outputs must lie apart from the gradient still.
+  ExpectRefused("grad_logits", "log_z", [this](auto* a) { a->grad_logits = logits_.data(), a->log_z = logits_.data() + 2; });
+}
+
+// What a framework hands over of an empty batch: no tensor has memory, so that none tells of a device, but a stream is there all the same.
+TEST_F(Arguments, NoRowsNeedNoTensorsWhateverTheStream) {
+  lg_cross_entropy_args empty;
+  lg_cross_entropy_args_init(&empty);
+  int stream = 0;
+  empty.columns = 4;
+  empty.reduction = LG_NONE;
+  empty.stream = &stream;
+  EXPECT_EQ(lg_cross_entropy(&empty), LG_OK) << lg_last_error();
 }
 
 TEST_F(Arguments, BackwardWantsAGradientAndObserveWantsNone) {
@@ -147,6 +176,7 @@ TEST(ScaleArguments, AreRefusedByName) {
   refused("row_stride", [](auto* a) { a->row_stride = 2; });
   refused("grad", [](auto* a) { a->grad = nullptr; });
   refused("upstream", [](auto* a) { a->upstream = nullptr; });
+  refused("apart from upstream", [](auto* a) { a->upstream = static_cast<float*>(a->grad) + 7; });
   refused("threads", [](auto* a) { a->threads = -2; });
   EXPECT_EQ(lg_scale_gradient(&good), LG_OK);
   EXPECT_EQ(grad[7], 2.0f);

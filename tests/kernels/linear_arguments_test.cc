@@ -67,6 +67,11 @@ TEST_F(LinearArguments, AreRefusedByName) {
   ExpectRefused("rows", "-1", [](Args* a) { a->rows = -1; });
   ExpectRefused("width", "0", [](Args* a) { a->width = 0; });
   ExpectRefused("columns", "0", [](Args* a) { a->columns = 0; });
+  for (const std::int64_t much : {(std::int64_t{1} << 40) + 1, (std::int64_t{1} << 60) - 1, INT64_MAX}) {
+    ExpectRefused("rows", std::to_string(much), [much](Args* a) { a->rows = much; });
+    ExpectRefused("width", std::to_string(much), [much](Args* a) { a->width = much; });
+    ExpectRefused("columns", std::to_string(much), [much](Args* a) { a->columns = much; });
+  }
   ExpectRefused("hidden_stride", "2", [](Args* a) { a->hidden_stride = 2; });
   ExpectRefused("weight_stride", "-3", [](Args* a) { a->weight_stride = -3; });
   ExpectRefused("grad_hidden_stride", "1", [](Args* a) { a->grad_hidden_stride = 1; });
@@ -116,6 +121,7 @@ TEST_F(LinearArguments, AnUninitialisedStructureIsRefused) {
   ExpectRefused("args.struct_size", "0", [](Args* a) { a->struct_size = 0; });
   ExpectRefused("args.struct_size", "1000000", [](Args* a) { a->struct_size = 1000000; });
   ExpectRefused("args.loss.struct_size", "0", [](Args* a) { a->loss.struct_size = 0; });
+  ExpectRefused("args.loss.struct_size", "204", [](Args* a) { a->loss.struct_size = 204; });  // ends within a pointer
   ExpectRefused("args.loss.struct_size", "5000", [](Args* a) { a->loss.struct_size = 5000; });
   EXPECT_EQ(lg_linear_cross_entropy(nullptr), LG_INVALID_ARGUMENT);
   EXPECT_THAT(lg_last_error(), HasSubstr("NULL"));
@@ -164,6 +170,31 @@ TEST_F(LinearArguments, APlanNeedsNoTensors) {
   EXPECT_EQ(lg_linear_cross_entropy_plan(&args, &plan), LG_INVALID_ARGUMENT);
   EXPECT_EQ(lg_linear_cross_entropy_plan(&args, nullptr), LG_INVALID_ARGUMENT);
   EXPECT_THAT(lg_last_error(), HasSubstr("plan.struct_size"));
+}
+
+// The largest sizes there are: bytes that no number of 64 bits holds are refused, never wrapped round.
+TEST_F(LinearArguments, APlanOfHugeSizesIsRightOrRefused) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  for (const std::int64_t rows : {std::int64_t{8}, kMost}) {
+    for (const std::int64_t width : {std::int64_t{1}, std::int64_t{1} << 20, kMost}) {
+      for (const std::int32_t dtype : {LG_FP32, LG_BF16}) {
+        Args args = args_;
+        args.rows = rows;
+        args.width = width;
+        args.columns = kMost;
+        args.dtype = args.head_grad_dtype = dtype;
+        args.loss.logit_softcap = 30;
+        lg_linear_plan plan{};
+        plan.struct_size = sizeof plan;
+        const int code = lg_linear_cross_entropy_plan(&args, &plan);
+        ASSERT_TRUE(code == LG_OK || code == LG_INVALID_ARGUMENT) << code;
+        if (code != LG_OK) continue;
+        EXPECT_GE(plan.logits_bytes / plan.chunk_rows, kMost * (dtype == LG_FP32 ? 4 : 2));
+        EXPECT_GT(plan.workspace_bytes, plan.logits_bytes) << "rows " << rows << " width " << width;
+        EXPECT_GE(plan.chunks * plan.chunk_rows, rows);
+      }
+    }
+  }
 }
 
 TEST_F(LinearArguments, AnOlderCallersPlanIsNotOverrun) {

@@ -38,6 +38,13 @@ TEST_F(LinearPlan, OneChunkMoreIsCutIntoEqualChunksToo) {
   EXPECT_EQ(plan_.chunk_rows, 175) << "225 would leave a last chunk of 25";
 }
 
+TEST_F(LinearPlan, AnyNumberOfChunksIsFoundAtOnce) {
+  limits_ = {std::int64_t{1} << 40, 33, 32};  // a billion chunks of 32 to 33 rows, of which the granule rules all but the last out
+  ASSERT_EQ(Plan(), LG_OK) << lg_last_error();
+  EXPECT_EQ(plan_.chunk_rows, 32);
+  EXPECT_EQ(plan_.chunks, std::int64_t{1} << 35);
+}
+
 TEST_F(LinearPlan, OneChunkNeedsNoSumOverChunks) {
   limits_.default_rows = 100;
   ASSERT_EQ(Plan(), LG_OK);

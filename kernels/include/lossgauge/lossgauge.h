@@ -227,14 +227,14 @@ typedef struct lg_cross_entropy_args {
   int64_t target_stride; /* elements; default 1 */
   int64_t ignore_index; /* default -100 */
   double label_smoothing; /* e in [0, 1) */
-  double z_loss_weight; /* lambda >= 0; 0 = no work, no change of a bit */
+  double z_loss_weight; /* lambda, up to 1e30; 0 = no work, no change of a bit */
   double logit_scale; /* default 1; magnitude from 1e-30 to 1e30 */
-  double logit_softcap; /* c > 0; 0 = off */
+  double logit_softcap; /* c, from 1e-30 to 1e30; 0 = off */
   /* reduction */
   int32_t reduction; /* lg_loss_reduction, default LG_MEAN */
   double denominator; /* tokens; 0 = the number of unmasked rows of this call */
   const double* denominator_pointer; /* scalar read when the call runs; NULL = use `denominator` */
-  /* outputs, each may be NULL = not wanted, not written */
+  /* outputs, each may be NULL = not wanted, not written; apart from each other and from what is read, but for grad_logits == logits */
   float* losses; /* [rows] objective of each row, unreduced; 0 at masked rows, NaN / +inf at non-finite ones */
   float* log_z; /* [rows]; 0 at masked rows */
   float* loss; /* scalar: the reduced objective over finite rows; NaN if a row is non-finite, 0 if no row is unmasked */
@@ -313,11 +313,11 @@ typedef struct lg_linear_cross_entropy_args {
   int32_t dtype; /* of hidden, weight, bias and grad_hidden: LG_FP32, LG_BF16, LG_FP16 */
   int32_t logits_dtype; /* of a chunk of logits; -1 = LG_FP32 on the CPU, `dtype` on a device; else `dtype` or LG_FP32, of which a device refuses any
                            but `dtype` (LG_UNIMPLEMENTED) */
-  int64_t rows, width; /* >= 0, >= 1; on a device rows of hidden and of grad_weight lie less than 2^31 bytes apart */
+  int64_t rows, width; /* 0 to 2^40, 1 to 2^40; on a device rows of hidden and of grad_weight lie less than 2^31 bytes apart */
   int64_t hidden_stride; /* elements between rows, at least width; 0 = width. The same holds for the other three */
   /* weight [columns, width], unit column stride. Rows from loss.vocab_size on are padding: not read, gradient 0 */
   const void* weight;
-  int64_t columns; /* >= 1 */
+  int64_t columns; /* 1 to 2^40 */
   int64_t weight_stride;
   const void* bias; /* [columns]; NULL = none */
   /* gradients; each may be NULL = not wanted, not computed */
