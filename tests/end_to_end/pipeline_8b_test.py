@@ -109,12 +109,13 @@ class Pipeline8bTest(unittest.TestCase):
         steps = wait_for("the last step before", lambda: self.stack.api("steps", run=run, tail=1)["steps"], 20)
         self.assertEqual(int(steps[0]["step"]), FAULT_STEP - 1)
 
-    def test_shards_that_keep_every_sum_right_show_in_the_loss_alone(self):
+    def test_shards_that_keep_every_sum_right_show_in_the_loss(self):
         for fault in ("swapped_shards", "other_layer"):
             run, job = self.run_fault(fault)
             self.assertEqual(job.returncode, 0, job.stderr)
             self.wait_for_end(run)
-            self.assertEqual(self.integrity(run), [])
+            # No sum is wrong. Against a baseline of healthy steps a judge may see more.
+            self.assertEqual([i for i in self.integrity(run) if i["kind"] != "shard"], [])
             self.assertGreater(min(self.losses[FAULT_STEP:]), max(self.losses[:FAULT_STEP]) + 0.5)
 
     def test_a_build_without_faults_refuses_them(self):
