@@ -41,7 +41,7 @@ class Rank {
   std::string Call(std::int64_t step, std::int64_t micro_batch, const RankPart& part, bool gradients, const Gauge* gauge);
   static int Exchange(void* rank, const void* contribution, void* gathered, std::int64_t bytes, void* stream);
   void* Take(std::int64_t bytes);
-  // Against the whole head on this rank's own device.
+  // rank_report.cc: against the whole head on this rank's own device; and, by rank 0, what all took.
   std::string Compare(std::int64_t step);
   std::string Tell();
 
@@ -59,9 +59,8 @@ class Rank {
   std::uint64_t loaded_seed_ = 0;
   // Of the call under way.
   std::int64_t at_step_ = 0, at_chunk_ = 0;
-  double exchange_ms_ = 0;
   std::string exchange_error_;
-  std::vector<double> step_ms_, call_ms_, exchange_times_, reduce_ms_, publish_ms_;
+  std::vector<double> step_ms_, call_ms_, reduce_ms_, publish_ms_;
   Report report_{};
 };
 
