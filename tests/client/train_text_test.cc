@@ -347,6 +347,48 @@ TEST_F(TrainText, RepeatBatchShowsTheSameTargetsAgain) {
   }
 }
 
+TEST_F(TrainText, ABlipIsOneStepAndNoiseStays) {
+  const JobResult blip = Run({"--steps=330", "--fault=blip", "--fault_step=300"});
+  const double before = blip.MeanLoss(280, 300);
+  EXPECT_GT(blip.log[300].loss, before + 0.5);
+  EXPECT_NEAR(blip.log[301].loss, before, 0.2);
+  const JobResult noise = RunJob({"--steps=360", "--no_telemetry", "--fault=noise", "--fault_step=300"});
+  EXPECT_NEAR(noise.MeanLoss(280, 300), before, 1e-6);
+  EXPECT_GT(noise.MeanLoss(301, 330), before + 0.12);
+  EXPECT_GT(noise.MeanLoss(340, 360), before + 0.12);
+  EXPECT_LT(noise.MeanLoss(340, 360), before + 0.5);
+}
+
+TEST_F(TrainText, LabelsOfPaddingAreLearntAtOnce) {
+  const JobResult job = Run({"--steps=240", "--fault=padding", "--fault_step=200"});
+  EXPECT_GT(job.log[200].loss, job.log[199].loss + 5) << "nobody expected it";
+  EXPECT_GT(job.log[220].loss, 1);
+  EXPECT_LT(job.MeanLoss(230, 240), 0.05);
+  EXPECT_NEAR(job.log[201].unmasked / job.log[199].unmasked, 1, 0.1) << "it is not the mask";
+}
+
+TEST_F(TrainText, ARankWithABadShardLiesApart) {
+  ASSERT_EQ(Run({"--steps=130", "--ranks=2", "--fault=bad_shard", "--fault_step=120", "--fault_rank=1"}).exit_code, 0);
+  const auto loss = [](const lg_step_record& record) { return lg_fixed128_to_double(record.nll_sum) / static_cast<double>(record.finite_tokens); };
+  const auto first = Records(0), second = Records(1);
+  EXPECT_NEAR(loss(first[119]), loss(second[119]), 0.3);
+  EXPECT_GT(loss(second[120]), loss(first[120]) + 1);
+}
+
+TEST_F(TrainText, ASlowRankHoldsUpAll) {
+  ASSERT_EQ(Run({"--steps=14", "--ranks=2", "--fault=slow_rank", "--fault_step=10", "--fault_rank=1"}).exit_code, 0);
+  const auto slow = Records(0);  // the other one, which waits
+  for (std::size_t i = 11; i < 14; ++i) EXPECT_GE(slow[i].boot_ns - slow[i - 1].boot_ns, 400'000'000) << i;
+}
+
+TEST_F(TrainText, AMuteRankStandsStillInItsRingOnly) {
+  const JobResult plain = RunJob({"--steps=14", "--ranks=2", "--no_telemetry", kBits});
+  const JobResult mute = Run({"--steps=14", "--ranks=2", kBits, "--fault=mute", "--fault_step=10", "--fault_rank=1"});
+  EXPECT_EQ(BitsOf(mute), BitsOf(plain));
+  EXPECT_EQ(Records(0).size(), 14u);
+  EXPECT_EQ(Records(1).size(), 10u);
+}
+
 TEST_F(TrainText, AKilledRankEndsTheJobWithItsSignal) {
   const JobResult job = Run({"--steps=40", "--ranks=3", "--batch=258", "--fault=kill", "--fault_step=20", "--fault_rank=1", "--barrier_timeout_s=3600"});
   EXPECT_EQ(job.exit_code, 128 + SIGKILL);

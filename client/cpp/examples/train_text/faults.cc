@@ -11,9 +11,10 @@ namespace lossgauge::train_text {
 namespace {
 
 constexpr std::uint64_t kGarbageStream = 4;
+constexpr std::int32_t kPaddingToken = 0;
 constexpr double kDivergenceFactor = 100;
 constexpr float kHeadInflation = 2.5f;
-constexpr std::int64_t kGarbageEvery = 4;  // one sequence in so many is garbage
+constexpr std::int64_t kDelayMs = 400;
 
 struct Entry {
   Fault fault;
@@ -37,6 +38,12 @@ constexpr Entry kEntries[] = {
     {Fault::kFreeze, "freeze", 1, "a rank gets SIGSTOP"},
     {Fault::kEvalPause, "eval_pause", 1, "an evaluation that takes --fault_seconds"},
     {Fault::kRepeatBatch, "repeat_batch", 20, "the loader hands out the same batch"},
+    {Fault::kBlip, "blip", 1, "garbage in a quarter of the sequences of one batch: one step stands out"},
+    {Fault::kNoise, "noise", kForGood, "garbage in one of 16 sequences: the loss settles higher"},
+    {Fault::kPadding, "padding", kForGood, "every label is the padding token: the loss jumps, then falls to nothing"},
+    {Fault::kBadShard, "bad_shard", kForGood, "one rank reads garbage: its loss lies apart"},
+    {Fault::kSlowRank, "slow_rank", kForGood, "one rank takes 400 ms longer for each step"},
+    {Fault::kMute, "mute", kForGood, "one rank trains on and no longer publishes"},
 };
 
 const Entry& EntryOf(Fault fault) {
@@ -90,8 +97,18 @@ std::int64_t FaultPlan::BatchStep(std::int64_t step) const {
   return step;
 }
 
+std::int64_t FaultPlan::GarbageEvery(std::int64_t step) const {
+  if (Active(Fault::kBadShard, step) && HitsThisRank()) return 1;
+  if (Active(Fault::kSpike, step) || Active(Fault::kBlip, step)) return 4;
+  return Active(Fault::kNoise, step) ? 16 : 0;
+}
+
 void FaultPlan::CorruptBatch(std::int64_t step, std::int64_t vocab_size, const BatchShape& shape, Batch* batch) const {
-  if (!Active(Fault::kSpike, step)) return;
+  if (Active(Fault::kPadding, step)) {
+    for (std::int32_t& target : batch->targets) target = target == kIgnoreIndex ? target : kPaddingToken;
+  }
+  const std::int64_t every = GarbageEvery(step);
+  if (every == 0) return;
   // Masks and document boundaries stay as they are: only what the text says is garbage.
   const auto garbage = [&](std::int64_t position) {
     const std::uint64_t bits = RandomBits(seed_, kGarbageStream, static_cast<std::uint64_t>(step * shape.sequences * shape.length + position));
@@ -100,7 +117,7 @@ void FaultPlan::CorruptBatch(std::int64_t step, std::int64_t vocab_size, const B
   };
   for (std::int64_t row = 0; row < batch->rows(); ++row) {
     const std::int64_t position = batch->first_position + row;
-    if (position / shape.length % kGarbageEvery != 0) continue;
+    if (position / shape.length % every != 0) continue;
     std::int32_t& target = batch->targets[static_cast<std::size_t>(row)];
     if (target != kIgnoreIndex) target = garbage(position);
     for (std::int64_t i = 0; i < shape.context_length; ++i) {
@@ -128,6 +145,8 @@ bool FaultPlan::CorruptHidden(std::int64_t step, const ModelShape& shape, const 
 }
 
 double FaultPlan::LearningRateFactor(std::int64_t step) const { return Active(Fault::kDivergence, step) ? kDivergenceFactor : 1; }
+
+std::int64_t FaultPlan::DelayMs(std::int64_t step) const { return Active(Fault::kSlowRank, step) && HitsThisRank() ? kDelayMs : 0; }
 
 void FaultPlan::Signal(std::int64_t step) const {
   if (!HitsThisRank()) return;

@@ -25,7 +25,13 @@ enum class Fault {
   kKill,              // SIGKILL
   kFreeze,            // SIGSTOP
   kEvalPause,         // a long evaluation
-  kRepeatBatch        // the loader hands out the same batch again and again
+  kRepeatBatch,       // the loader hands out the same batch again and again
+  kBlip,              // garbage bytes in part of one batch
+  kNoise,             // garbage bytes in a few sequences of every batch: another mixture of data
+  kPadding,           // the loader labels every position with the padding token
+  kBadShard,          // one rank reads garbage
+  kSlowRank,          // one rank takes longer
+  kMute               // one rank trains on and no longer publishes
 };
 
 std::vector<std::string> FaultNames();  // as --fault takes them, "none" first
@@ -56,11 +62,17 @@ class FaultPlan {
   // Between hidden layer and head. True if something was changed.
   bool CorruptHidden(std::int64_t step, const ModelShape& shape, const Batch& batch, std::vector<float>* hidden) const;
   double LearningRateFactor(std::int64_t step) const;
+  // How much longer the step takes this rank.
+  std::int64_t DelayMs(std::int64_t step) const;
+  bool Mute(std::int64_t step) const { return Active(Fault::kMute, step) && HitsThisRank(); }
   bool ClippingOff(std::int64_t step) const { return Active(Fault::kDivergence, step); }
   // kKill and kFreeze happen here, to this process.
   void Signal(std::int64_t step) const;
 
  private:
+  // One sequence in so many is garbage; 0 = none.
+  std::int64_t GarbageEvery(std::int64_t step) const;
+
   struct Span {
     Fault fault;
     std::int64_t first, last;  // last excluded

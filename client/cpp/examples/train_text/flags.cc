@@ -64,7 +64,7 @@ std::vector<Flag> FlagTable(Options* o) {
       {"fault", &o->fault, "name", "what goes wrong: see below", 0, 0, FaultNames()},
       {"fault_step", &o->fault_step, "step", "when it begins", 0, kMany},
       {"fault_steps", &o->fault_steps, "steps", "how long it lasts; 0 = as the fault has it", 0, kMany},
-      {"fault_rank", &o->fault_rank, "rank", "whom it hits (stop_rank, kill, freeze, nan_once); -1 = the last", -1, kMaxRanks - 1},
+      {"fault_rank", &o->fault_rank, "rank", "whom it hits (stop_rank, kill, freeze, nan_once, bad_shard, slow_rank, mute); -1 = the last", -1, kMaxRanks - 1},
       {"fault_seconds", &o->fault_seconds, "s", "length of eval_pause", 0, 86400},
       {"then_fault", &o->then_fault, "name", "a second fault", 0, 0, FaultNames()},
       {"then_fault_step", &o->then_fault_step, "step", "when the second begins", 0, kMany},

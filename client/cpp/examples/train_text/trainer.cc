@@ -161,6 +161,7 @@ std::string Trainer::TrainStep(std::int64_t step, bool* stop) {
     }
     if (std::string error = Evaluate(step, true); !error.empty()) return error;
   }
+  std::this_thread::sleep_for(std::chrono::milliseconds(faults_.DelayMs(step)));
   faults_.CorruptModel(step, &model_);
 
   model_.ZeroGradients();
@@ -195,7 +196,7 @@ std::string Trainer::TrainStep(std::int64_t step, bool* stop) {
   gauge_.SetGradNorm(grad_norm).IgnoreError();
   gauge_.SetLearningRate(learning_rate).IgnoreError();
   gauge_.SetReportedLoss(reported).IgnoreError();
-  gauge_.Publish().IgnoreError();
+  if (!faults_.Mute(step)) gauge_.Publish().IgnoreError();
 
   if (rank_ == 0) Log(step, sums, reported, grad_norm, learning_rate, update);
   unmasked_now_ = sums.next_unmasked;
