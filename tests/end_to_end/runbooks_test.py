@@ -199,7 +199,7 @@ class RunbooksTest(unittest.TestCase):
                 with self.subTest(command=command):
                     written = self.stack.dir / "readme"
                     written.mkdir(exist_ok=True)
-                    line = command.replace("llama8b-sft", "spike").replace("before after", "spike blip").replace("127.0.0.1:9788", self.stack.http)
+                    line = command.replace("llama8b-sft", "spike").replace("before after", "spike divergence").replace("127.0.0.1:9788", self.stack.http)
                     line = line.replace("FILE.steps", str(next(iter(sorted(self.stack.ring_dir.glob("*.steps")))))).replace("train.log", str(ROOT / "tests/replay/fixtures/llmc_main.log"))
                     environment = {**os.environ, "LOSSGAUGE_ADDRESS": self.stack.grpc, "PATH": f"{self.stack.bin}:{os.environ['PATH']}"}
                     done = subprocess.run(["timeout", "5", "bash", "-c", line], capture_output=True, text=True, env=environment, cwd=written)

@@ -129,6 +129,17 @@ test('runs that must not be compared are not, and the reason is given', async ()
   await hasText('#comparison', 'One of these runs is not known');
 });
 
+test('a comparison bears gradients of zero and beyond every axis', async () => {
+  for (const run of ['a', 'b']) {
+    addRunWithSteps(run, 20);
+    for (let step = 20; step < 30; step++) fake.addStep(run, step, {...plausibleStep(step), gradNorm: [0, 8e-30, 1e90, 'Infinity'][step % 4]});
+  }
+  fake.comparison = {comparable: true, matchedBy: 'unmasked_tokens'};
+  await open({hash: '#/compare/a/b'});
+  await page.locator('#comparison .curve').nth(3).waitFor();
+  await page.waitForTimeout(300);  // and no script error, which afterEach looks for
+});
+
 for (const [name, viewport] of [['wide', WIDE], ['phone', PHONE]]) {
   test(`a comparison has no accessibility fault and no sideways scrolling: ${name}`, async () => {
     for (const run of ['a', 'b']) addRunWithSteps(run, 30);

@@ -2,7 +2,7 @@
 // whose targets were the same.
 import uPlot from '/page/uplot/uplot.js';
 import {getJson} from './api.js';
-import {colourOf, stepAxes} from './curves.js';
+import {colourOf, onLogScale, stepAxes} from './curves.js';
 import {byId, element, setText} from './dom.js';
 import {MISSING, integer, number, significant} from './format.js';
 import {hashOf} from './run_list.js';
@@ -158,7 +158,8 @@ function difference(a, b) {
 
 function finite(value, log = false) {
   const n = number(value);
-  return n === null || !Number.isFinite(n) || (log && (n <= 0 || n > 1e15)) ? null : n;
+  if (n === null || !Number.isFinite(n)) return null;
+  return log ? onLogScale(n) : n;
 }
 
 const lastOf = (column) => significant([...column].reverse().find((value) => value !== null) ?? null);

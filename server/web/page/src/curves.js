@@ -18,6 +18,7 @@ const SCALES = [['auto', 'auto'], ['linear', 'linear'], ['log', 'log']];  // aut
 const SYNC_KEY = 'steps';
 const MARK_HEIGHT = 15;
 const LOG_LIMIT = 1e15;
+const LOG_LABELS = 6;
 
 export const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -164,10 +165,7 @@ export class Curves {
     const {steps, current, earlier, band, hasEarlier} = this.table;
     const {field} = signal;
     const log = this.isLog(signal);
-    // A logarithmic axis has no place for zero (a gradient that died), and uPlot's knows 32 powers of ten only: beyond, it looks for its end for ever.
-    // The perplexity of a wrecked loss goes there.
-    const bounded = (value) => (value > 0 ? Math.min(Math.max(value, 1 / LOG_LIMIT), LOG_LIMIT) : null);
-    const shown = (values) => (log ? values.map(bounded) : values);
+    const shown = (values) => (log ? values.map(onLogScale) : values);
     const columns = [steps];
     if (band[field]) columns.push(shown(band[field].high), shown(band[field].low));
     if (hasEarlier) columns.push(shown(earlier[field]));
@@ -313,13 +311,19 @@ export class Curves {
   }
 }
 
+// A logarithmic axis has no place for zero (a gradient that died), and uPlot's knows 32 powers of ten only: beyond, it looks for its end for ever.
+// The perplexity of a wrecked loss goes there.
+export function onLogScale(value) {
+  return value > 0 ? Math.min(Math.max(value, 1 / LOG_LIMIT), LOG_LIMIT) : null;
+}
+
 // Steps below, values at the left.
 export function stepAxes(log) {
   const grid = {stroke: colourOf('--grid'), width: 1};
   const axis = {stroke: colourOf('--ink-2'), grid, ticks: {...grid, size: 4}, font: '11px ' + colourOf('--mono')};
   return [
     {...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? String(tick) : ''))},
-    {...axis, size: 58, space: 26, grid: log ? {...grid, filter: decades} : grid, values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tickText(tick)))},
+    {...axis, size: 58, space: 26, grid: log ? {...grid, filter: decades} : grid, values: (_, ticks) => (log ? thinned(ticks) : ticks).map((tick) => (tick === null ? '' : tickText(tick)))},
   ];
 }
 
@@ -341,6 +345,13 @@ function padded(_, min, max) {
 // Of a logarithmic scale only the powers of ten get a line.
 function decades(_, ticks) {
   return ticks.map((tick) => (Number.isInteger(Math.log10(tick)) ? tick : null));
+}
+
+// Of a scale over many powers of ten only so many get a number that none stands in another's place.
+function thinned(ticks) {
+  const powers = ticks.filter((tick) => tick !== null && Number.isInteger(Math.log10(tick))).length;
+  const every = Math.ceil(powers / LOG_LABELS);
+  return every <= 1 ? ticks : ticks.map((tick) => (tick !== null && Math.log10(tick) % every === 0 ? tick : null));
 }
 
 function tickText(tick) {
