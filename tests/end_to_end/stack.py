@@ -130,7 +130,9 @@ class Stack:
         self.prometheus = f"http://127.0.0.1:{prometheus_port}"
         (self.dir / "alertmanager.yml").write_text(
             "route:\n  receiver: webhook\n  group_by: [run, alertname]\n  group_wait: 0s\n  group_interval: 1s\n  repeat_interval: 1h\n"
-            f"receivers:\n  - name: webhook\n    webhook_configs:\n      - url: http://127.0.0.1:{self.webhook.port}/\n"
+            # As in the shipped example: information is for the record, and told to nobody.
+            "  routes:\n    - receiver: nobody\n      matchers: ['severity = \"info\"']\n"
+            f"receivers:\n  - name: nobody\n  - name: webhook\n    webhook_configs:\n      - url: http://127.0.0.1:{self.webhook.port}/\n"
             "        send_resolved: true\n")
         rules = sorted((ROOT / "dashboards" / "rules").glob("*.yml"))
         assert rules, "no rules are shipped"
