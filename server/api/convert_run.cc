@@ -97,7 +97,9 @@ void ToMessage(const state::RunSnapshot& run, const std::string& instance, state
   }
   if (detail == RunDetail::kFull) {
     for (const state::RankView& rank : run.ranks) ToMessage(rank, message->add_producers());
+    message->set_producers_left_out(run.ranks_left_out);
   }
+  message->set_unreachable_ranks(run.unreachable_ranks);
   ToMessage(run.totals, message->mutable_totals());
   message->set_phase(run.ended ? "ended" : ValidUtf8(run.phase));
   message->set_ended(run.ended);

@@ -1,5 +1,7 @@
 #include "server/api/convert_step.h"
 
+#include <utility>
+
 #include "server/api/text.h"
 #include "server/state/step_values.h"
 
@@ -45,6 +47,25 @@ const char* GradientReductionName(std::uint32_t reduction) {
     case LG_GRADIENT_REDUCTION_SUM: return "sum";
     case LG_GRADIENT_REDUCTION_MEAN: return "mean";
     default: return "unknown";
+  }
+}
+
+void ToMessage(const state::RankSpread& spread, v1::RankSpread* message) {
+  message->set_ranks(spread.ranks);
+  const std::pair<const char*, const state::ValueSpread*> values[] = {{"loss_nats", &spread.loss_nats},
+                                                                      {"grad_norm", &spread.grad_norm},
+                                                                      {"max_abs_logit", &spread.max_abs_logit},
+                                                                      {"unmasked_tokens", &spread.unmasked_tokens}};
+  for (const auto& [name, value] : values) {
+    if (value->ranks == 0) continue;
+    v1::ValueSpread* out = message->add_values();
+    out->set_name(name);
+    out->set_ranks(value->ranks);
+    out->set_min(value->min);
+    out->set_mean(value->mean);
+    out->set_max(value->max);
+    out->set_min_rank(value->min_rank);
+    out->set_max_rank(value->max_rank);
   }
 }
 
@@ -123,6 +144,7 @@ void ToMessage(const state::StepSummary& step, bool include_ranks, v1::Step* mes
   if (include_ranks) {
     for (const state::RankSummary& rank : step.rank_steps) ToMessage(rank, message->add_rank_steps());
   }
+  if (step.spread) ToMessage(*step.spread, message->mutable_rank_spread());
   if (step.thinned) ToMessage(*step.thinned, message->mutable_thinned());
 }
 

@@ -182,6 +182,8 @@ void Judge::OnPresence(const state::Presence& presence) {
     return;
   }
   s.unreachable_since_ns = 0;
+  s.unreachable_ranks = presence.unreachable_ranks;
+  s.first_unreachable_rank = presence.first_unreachable_rank;
   s.presence_ns = presence.now_ns;
   if (s.last_step_time_ns > presence.now_ns) {  // the clock was set back: a stall counts from here, and nothing is fresh until the next step
     s.last_step_time_ns = presence.now_ns;
@@ -236,6 +238,8 @@ RunFacts Judge::Facts() const {
   facts.presence_ns = s.presence_ns;
   facts.source_reachable = s.unreachable_since_ns == 0;
   facts.unreachable_since_ns = s.unreachable_since_ns;
+  facts.unreachable_ranks = s.unreachable_ranks;
+  facts.first_unreachable_rank = s.first_unreachable_rank;
   facts.ended = s.producers.ended();
   facts.failed = s.producers.failed();
   facts.ended_ns = s.ended_ns;

@@ -97,6 +97,8 @@ class Judge final : public state::RunJudge {
     state::TimeNs presence_ns = 0;
     state::TimeNs now_ns = 0;  // latest time handed in
     state::TimeNs unreachable_since_ns = 0;
+    std::size_t unreachable_ranks = 0;  // of the last presence; not saved: the next one says it again
+    std::uint32_t first_unreachable_rank = 0;
     state::TimeNs ended_ns = 0;
     std::int64_t steps_seen = 0;
     std::string mode;  // set by a person; empty: the policy's

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,7 @@ void ProducerWatch::OnPresence(const state::Presence& presence, const Run& run, 
       phase_age = std::max(phase_age, age);
     }
   }
-  ended_ = producers > 0 && closed == producers;
+  ended_ = producers > 0 && closed == producers && presence.unreachable_ranks == 0;
   failed_ = ended_ && failed;
   phase_ = phase;
   if (phase != LG_PHASE_TRAIN) {
@@ -103,11 +104,14 @@ void ProducerWatch::OnPresence(const state::Presence& presence, const Run& run, 
 void ProducerWatch::CheckLost(const state::Presence& presence, const Run& run, const Moment& moment, IncidentBook& book) {
   std::vector<const LivenessReport*> lost;
   for (const LivenessReport& report : presence.producers) {
-    if (!OfNewest(presence, report) || report.producer_state != ProducerState::kLost) continue;
-    const bool replaced = std::any_of(presence.producers.begin(), presence.producers.end(), [&](const LivenessReport& other) {
-      return OfNewest(presence, other) && Alive(other) && other.producer->layout.rank == report.producer->layout.rank;
-    });
-    if (!replaced) lost.push_back(&report);
+    if (OfNewest(presence, report) && report.producer_state == ProducerState::kLost) lost.push_back(&report);
+  }
+  if (!lost.empty()) {
+    std::set<std::uint32_t> alive;  // ranks with a process, perhaps a new one in the place of the lost
+    for (const LivenessReport& report : presence.producers) {
+      if (OfNewest(presence, report) && Alive(report)) alive.insert(report.producer->layout.rank);
+    }
+    std::erase_if(lost, [&alive](const LivenessReport* report) { return alive.contains(report->producer->layout.rank); });
   }
   if (lost.empty()) {
     book.Resolve({Condition::kProducerLost}, moment);

@@ -47,7 +47,7 @@ class Decision {
       const std::int64_t good = LastGoodStep(facts_);
       if (good >= 0) verdict_.last_good_step = good;
     }
-    if (!Blind() && !Ended() && !HaltOrRestart() && !Silent() && !Watch() && !Warming()) Continue();
+    if (!Blind() && !Ended() && !HaltOrRestart() && !Silent() && !Watch() && !Incomplete() && !Warming()) Continue();
     if (verdict_.evidence.size() > kMaxEvidence) verdict_.evidence.resize(kMaxEvidence);
     return std::move(verdict_);
   }
@@ -286,6 +286,19 @@ class Decision {
   bool Watch() {
     if (WatchIncidents()) return true;
     return facts_.warm && WatchPhase();
+  }
+
+  // A job of which a part cannot be heard: whatever the rest says, not everything is known.
+  bool Incomplete() {
+    if (facts_.unreachable_ranks == 0) return false;
+    const bool is_one = facts_.unreachable_ranks == 1;
+    Say(Action::kWatch, state::kReasonUnreachable,
+        absl::StrCat("Incomplete: ", is_one ? "" : absl::StrCat(facts_.unreachable_ranks, " ranks, the first of them "), is_one ? "Rank " : "rank ",
+                     facts_.first_unreachable_rank, ", cannot be heard: their node is lost, cut off from here, or still sending what it had kept"));
+    verdict_.escalates = "once the job stalls, or when steps come without these ranks";
+    AddEvidence("unreachable_ranks", static_cast<double>(facts_.unreachable_ranks), "ranks", absl::StrCat("first: rank ", facts_.first_unreachable_rank));
+    CiteAge();
+    return true;
   }
 
   bool Warming() {

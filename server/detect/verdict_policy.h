@@ -24,6 +24,8 @@ struct RunFacts {
   state::TimeNs presence_ns = 0;        // last look at the producers; 0 = none
   bool source_reachable = true;
   state::TimeNs unreachable_since_ns = 0;
+  std::size_t unreachable_ranks = 0;  // of a job whose other ranks are heard
+  std::uint32_t first_unreachable_rank = 0;
   bool ended = false;
   bool failed = false;
   state::TimeNs ended_ns = 0;

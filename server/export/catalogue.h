@@ -38,15 +38,18 @@ enum class Metric {
   // Last joined step of the run.
   kRunStep, kRunLoss, kRunPerplexity, kRunBitsPerByte, kRunObjective, kRunZLoss, kRunReportedLoss, kRunAccuracy, kRunGradNorm,
   kRunLogitGradNorm, kRunHiddenGradNorm, kRunHeadGradNorm, kRunMaxAbsLogit, kRunLogZ, kRunLogZMax, kRunLearningRate, kRunStepSeconds, kRunStepTokens, kRunStepUnmaskedTokens,
-  kRunMissingRanks, kRunLastStepTime, kRunMaxLoss, kRunMaxGradNorm, kRunMaxAbsLogit60, kRunMaxLogZ, kRunMaxStepSeconds,
+  kRunMissingRanks, kRunUnreachableRanks, kRunLastStepTime, kRunMaxLoss, kRunMaxGradNorm, kRunMaxAbsLogit60, kRunMaxLogZ, kRunMaxStepSeconds,
   // Last step of one rank.
   kStep, kLoss, kPerplexity, kBitsPerByte, kGradNorm, kLogitGradNorm, kHiddenGradNorm, kHeadGradNorm, kMaxAbsLogit, kLogZ, kLogZMax, kLearningRate, kStepSeconds,
   kStepUnmaskedTokens, kStepFiniteTokens, kProbabilityMass, kTargetHits, kExchangeBadRows, kDenominatorMin, kDenominatorMax, kMaxLoss, kMaxGradNorm, kMaxAbsLogit60, kMaxLogZ, kMaxStepSeconds, kLastRecordTime,
   // Producer of one rank.
   kRankInfo, kShardColumns, kProducerUp, kProducerState, kHeartbeatTime, kEnteredStep, kEnqueuedStep, kPublishedStep,
+  // Between sidecars and daemons.
+  kForwardConnected, kForwardSent, kForwardDropped, kForwardFailures, kForwardSpoolBytes, kForwardSpoolErrors, kIngestSenders, kIngestBatches,
+  kIngestRepeated, kIngestRecordsRefused, kIngestRefused,
   // lossgauged itself.
   kBuildInfo, kSnapshotTime, kRuns, kRunsRefused, kRanksNotExported, kNamesRepaired, kRingsAttached, kRingErrors, kDrainCycles, kDrainLag,
-  kDrainBusy, kStepsJoined, kLateRecords, kDuplicateRecords, kAbsurdSteps, kBaselineResets, kStateWriteErrors, kStateBytes,
+  kDrainBusy, kStepsJoined, kStepsCorrected, kLateRecords, kDuplicateRecords, kAbsurdSteps, kBaselineResets, kStateWriteErrors, kStateBytes,
   kHistoryThinned, kHistoryDropped, kScrapes, kScrapeSeconds,
   kScrapeBytes, kDuplicatesDropped, kProcessCpu, kProcessRss, kProcessFds, kProcessMaxFds, kProcessThreads, kProcessStart,
   kCount,

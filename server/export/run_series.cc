@@ -159,14 +159,15 @@ void AddLastStep(std::string_view label, const state::StepSummary& step, FamilyB
 
 // The last loss of processes that are all gone would look like the loss of now.
 bool AnyProducerUp(const state::RunSnapshot& run) {
-  return std::any_of(run.ranks.begin(), run.ranks.end(), [](const state::RankView& rank) {
+  return run.any_left_out_up || std::any_of(run.ranks.begin(), run.ranks.end(), [](const state::RankView& rank) {
     return rank.liveness.producer_state == state::ProducerState::kLive || rank.liveness.producer_state == state::ProducerState::kFrozen;
   });
 }
 
 void AddLiveSeries(std::string_view label, const state::RunSnapshot& run, FamilyBuilder& page) {
   page.Add(Metric::kRunWorldSize, {label}, static_cast<double>(run.layout.world_size));
-  page.Add(Metric::kRunRanks, {label}, static_cast<double>(run.ranks.size()));
+  page.Add(Metric::kRunUnreachableRanks, {label}, static_cast<double>(run.unreachable_ranks));
+  page.Add(Metric::kRunRanks, {label}, static_cast<double>(run.ranks.size() + run.ranks_left_out));
   page.Add(Metric::kRunAttempts, {label}, static_cast<double>(run.attempts.size()));
   const bool known = std::find(std::begin(kPhases), std::end(kPhases), run.phase) != std::end(kPhases);
   for (const std::string_view phase : kPhases) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "server/export/forward_series.h"
 #include "server/export/label_text.h"
 #include "server/export/process_series.h"
 #include "server/export/rank_series.h"
@@ -46,12 +47,12 @@ std::set<const state::RunSnapshot*> RunsWithRanks(const std::vector<std::shared_
                                                   std::size_t max_ranks) {
   std::vector<const state::RunSnapshot*> by_size;
   for (const auto& run : runs) by_size.push_back(run.get());
-  std::stable_sort(by_size.begin(), by_size.end(), [](const auto* a, const auto* b) { return a->ranks.size() < b->ranks.size(); });
+  std::stable_sort(by_size.begin(), by_size.end(), [](const auto* a, const auto* b) { return a->ranks.size() + a->ranks_left_out < b->ranks.size() + b->ranks_left_out; });
   std::set<const state::RunSnapshot*> chosen;
   std::size_t used = 0;
   for (const auto* run : by_size) {
-    used += run->ranks.size();
-    if (used > max_ranks) break;
+    used += run->ranks.size() + run->ranks_left_out;
+    if (used > max_ranks || run->ranks_left_out > 0) break;
     chosen.insert(run);
   }
   return chosen;
@@ -75,7 +76,7 @@ void SnapshotCollectable::AddRuns(FamilyBuilder& page) const {
     }
     AddRunSeries(label, *run, context_.now_ns, page);
     if (with_ranks.count(run.get()) == 0) {
-      left_off += run->ranks.size();
+      left_off += run->ranks.size() + run->ranks_left_out;
       continue;
     }
     std::set<std::uint32_t> ranks;
@@ -92,6 +93,7 @@ void SnapshotCollectable::AddRuns(FamilyBuilder& page) const {
 
 void SnapshotCollectable::AddSelf(FamilyBuilder& page) const {
   const state::SelfView& self = snapshot_.self;
+  AddForwardSeries(self, page);
   page.Add(Metric::kBuildInfo, {LOSSGAUGE_VERSION, LabelText(context_.revision), __VERSION__}, 1.0);
   page.Add(Metric::kSnapshotTime, {}, static_cast<double>(snapshot_.time_ns) * 1e-9);
   const auto ended = std::count_if(snapshot_.runs.begin(), snapshot_.runs.end(), [](const auto& run) { return run->ended; });
@@ -105,6 +107,7 @@ void SnapshotCollectable::AddSelf(FamilyBuilder& page) const {
   page.Add(Metric::kDrainLag, {}, self.drain_lag_seconds);
   page.Add(Metric::kDrainBusy, {}, self.drain_busy_seconds);
   page.Add(Metric::kStepsJoined, {}, Count(self.steps_joined));
+  page.Add(Metric::kStepsCorrected, {}, Count(self.steps_corrected));
   page.Add(Metric::kLateRecords, {}, Count(self.late_records));
   page.Add(Metric::kDuplicateRecords, {}, Count(self.duplicate_records));
   page.Add(Metric::kAbsurdSteps, {}, Count(self.absurd_steps));

@@ -20,7 +20,7 @@ ABSL_FLAG(std::string, ring_dir, "",
           "else /dev/shm/lossgauge-<uid>, where the client library puts them. A directory that does not exist yet is waited for.");
 ABSL_FLAG(std::string, state_dir, "",
           "Where state and history are kept (one SQLite file), so that a restart loses and doubles nothing. Default: /var/lib/lossgauge for "
-          "root, else $XDG_STATE_HOME/lossgauge or ~/.local/state/lossgauge. \"none\": nothing survives.");
+          "root, else $XDG_STATE_HOME/lossgauge or ~/.local/state/lossgauge; a daemon's has \"-daemon\" behind it. \"none\": nothing survives.");
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:9788",
           "host:port of /metrics, /api/v1 and the status page. Loopback by default: who may connect may read everything. Port 0: any free one. "
           "\"none\": off.");
@@ -46,7 +46,16 @@ ABSL_FLAG(absl::Duration, frozen_after, absl::Seconds(10),
           "A producer that holds its lock without a heartbeat (one a second) for so long is frozen. 2s to 10m.");
 ABSL_FLAG(std::int64_t, max_runs, 64,
           "Runs in memory at a time; more are refused and counted, ended ones make room. Bounds memory and series. 1 to 4096.");
-ABSL_FLAG(std::int64_t, max_ranks, 1024, "Ranks of one attempt on this node; more are refused and counted. 1 to 16384.");
+ABSL_FLAG(std::int64_t, max_ranks, 0,
+          "Ranks of one attempt, on this node or in the whole job; more are refused and counted. 1 to 65536; 0: 1024 for a sidecar, 32768 for a daemon.");
+ABSL_FLAG(std::int64_t, max_rank_series, 500,
+          "A run with more ranks gets run-level series only (lossgauge_run_*), shows only ranks that are not well, and its history keeps minimum, mean, "
+          "maximum and outliers over ranks instead of each rank. 0 to 16384.");
+ABSL_FLAG(std::string, forward_to, "",
+          "Sidecar: host:port of a daemon, or of two separated by a comma, that get all records and events of this node. Each gets everything; what one "
+          "cannot take now is kept in the state directory.");
+ABSL_FLAG(std::int64_t, forward_spool_mebibytes, 256,
+          "Sidecar: how much is kept for daemons that are away, MiB. Beyond it the oldest is dropped and counted. 2 to 1048576.");
 ABSL_FLAG(std::int64_t, max_steps, 4096,
           "Steps of a run kept in memory for pages and watchers; older ones come from history. 64 to 100000.");
 ABSL_FLAG(bool, reclaim, false,
@@ -67,7 +76,9 @@ namespace {
 constexpr const char* kUsage =
     "lossgauged sidecar [flags]\n"
     "  Watches the training jobs of this node: drains their rings, joins the ranks, judges each step, and answers\n"
-    "  on HTTP (/metrics, status page) and gRPC (verdicts).\n"
+    "  on HTTP (/metrics, status page) and gRPC (verdicts). With --forward_to it sends all it reads on to daemons.\n"
+    "lossgauged daemon [flags]\n"
+    "  Watches whole jobs: receives what sidecars forward, on --grpc_listen, and then does the same.\n"
     "\n"
     "Environment: LOSSGAUGE_RING_DIR, XDG_STATE_HOME, HOME (defaults of flags).\n"
     "Signals: SIGTERM, SIGINT end it in order within 5 s; SIGHUP reads the policy again.\n"
@@ -211,13 +222,17 @@ Flags ParseFlags(int argc, char** argv) {
   g_parsing = true;
   const std::vector<char*> positional = absl::ParseCommandLine(static_cast<int>(rest.size()), pointers.data());
   g_parsing = false;
-  if (positional.size() < 2) UsageError("what should it be? \"lossgauged sidecar\" watches the jobs of this node");
+  if (positional.size() < 2) {
+    UsageError("what should it be? \"lossgauged sidecar\" watches the jobs of this node, \"lossgauged daemon\" those of many nodes");
+  }
   const std::string role = positional[1];
-  if (role == "daemon") UsageError("the role \"daemon\" is not part of this version; \"lossgauged sidecar\" is");
-  if (role != "sidecar") UsageError(absl::StrCat("unknown role \"", role, "\"; known: sidecar"));
+  if (role != "sidecar" && role != "daemon") UsageError(absl::StrCat("unknown role \"", role, "\"; known: sidecar, daemon"));
   if (positional.size() > 2) UsageError(absl::StrCat("unexpected argument \"", std::string(positional[2]), "\""));
 
   Flags flags;
+  const bool is_daemon = role == "daemon";
+  flags.role = is_daemon ? Role::kDaemon : Role::kSidecar;
+  if (is_daemon && !ring_dirs.empty()) UsageError("--ring_dir is for a sidecar: a daemon reads no rings");
   for (const std::string& entry : ring_dirs) {
     std::vector<std::string> directories = Split(entry);
     if (directories.empty()) UsageError(absl::StrCat("--ring_dir=\"", entry, "\" names no directory"));
@@ -229,7 +244,7 @@ Flags ParseFlags(int argc, char** argv) {
   flags.ring_dirs.erase(std::unique(flags.ring_dirs.begin(), flags.ring_dirs.end()), flags.ring_dirs.end());
 
   flags.state_dir = absl::GetFlag(FLAGS_state_dir);
-  if (flags.state_dir.empty()) flags.state_dir = DefaultStateDir();
+  if (flags.state_dir.empty()) flags.state_dir = DefaultStateDir() + (is_daemon ? "-daemon" : "");
   if (flags.state_dir == "none") flags.state_dir.clear();
   flags.http_listen = absl::GetFlag(FLAGS_http_listen);
   flags.http_allowed_hosts = Split(absl::GetFlag(FLAGS_http_allowed_hosts));
@@ -243,7 +258,15 @@ Flags ParseFlags(int argc, char** argv) {
   flags.lost_linger_ns = DurationFlag("lost_linger", absl::GetFlag(FLAGS_lost_linger), absl::ZeroDuration(), absl::Hours(24 * 7));
   flags.frozen_after_ns = DurationFlag("frozen_after", absl::GetFlag(FLAGS_frozen_after), absl::Seconds(2), absl::Minutes(10));
   flags.max_runs = static_cast<std::size_t>(NumberFlag("max_runs", absl::GetFlag(FLAGS_max_runs), 1, 4096));
-  flags.max_ranks = static_cast<std::size_t>(NumberFlag("max_ranks", absl::GetFlag(FLAGS_max_ranks), 1, 16384));
+  flags.max_ranks = static_cast<std::size_t>(NumberFlag("max_ranks", absl::GetFlag(FLAGS_max_ranks), 0, 65'536));
+  if (flags.max_ranks == 0) flags.max_ranks = is_daemon ? 32'768 : 1024;
+  flags.max_rank_series = static_cast<std::size_t>(NumberFlag("max_rank_series", absl::GetFlag(FLAGS_max_rank_series), 0, 16'384));
+  flags.forward_to = Split(absl::GetFlag(FLAGS_forward_to));
+  if (flags.forward_to.size() > 2) UsageError("--forward_to names more than two daemons");
+  if (is_daemon && !flags.forward_to.empty()) UsageError("--forward_to is for a sidecar: a daemon forwards nothing");
+  if (is_daemon && flags.grpc_listen == "none") UsageError("--grpc_listen=none: a daemon receives records there");
+  flags.forward_spool_bytes =
+      static_cast<std::uint64_t>(NumberFlag("forward_spool_mebibytes", absl::GetFlag(FLAGS_forward_spool_mebibytes), 2, 1 << 20)) << 20;
   flags.max_steps = static_cast<std::size_t>(NumberFlag("max_steps", absl::GetFlag(FLAGS_max_steps), 64, 100'000));
   flags.reclaim = absl::GetFlag(FLAGS_reclaim);
   flags.exit_after_end = absl::GetFlag(FLAGS_exit_after_end);

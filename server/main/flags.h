@@ -9,7 +9,10 @@
 
 namespace lossgauge::main {
 
+enum class Role { kSidecar, kDaemon };
+
 struct Flags {
+  Role role = Role::kSidecar;
   std::vector<std::string> ring_dirs;
   std::string state_dir;  // "" = nothing survives a restart
   std::string http_listen;
@@ -26,6 +29,9 @@ struct Flags {
   std::size_t max_runs = 0;
   std::size_t max_ranks = 0;
   std::size_t max_steps = 0;
+  std::size_t max_rank_series = 0;
+  std::vector<std::string> forward_to;  // sidecar
+  std::uint64_t forward_spool_bytes = 0;
   bool reclaim = false;
   bool exit_after_end = false;
   std::uint64_t history_bytes = 0;

@@ -1,5 +1,8 @@
 #include "server/main/observer.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -10,6 +13,10 @@
 #include "server/detect/judge.h"
 #include "server/detect/policy.h"
 #include "server/export/metrics_page.h"
+#include "server/ingest/forward_source.h"
+#include "server/ingest/forwarding.h"
+#include "server/ingest/inbox.h"
+#include "server/ingest/ingest_service.h"
 #include "server/ingest/ring_source.h"
 #include "server/main/pipeline.h"
 #include "server/main/state_lock.h"
@@ -26,6 +33,10 @@ namespace {
 constexpr std::int64_t kFinalDrainNs = 1'000'000'000;
 constexpr std::int64_t kStreamGraceNs = 1'500'000'000;
 constexpr std::int64_t kGoneForGoodNs = 60'000'000'000;  // a launcher starts a lost rank again within seconds, or not at all
+constexpr std::int64_t kForwardGraceNs = 500'000'000;
+// Sidecars come back within some seconds of a daemon's start (ForwardClientOptions::longest_pause_ns): so long a step waits for all its ranks.
+constexpr std::int64_t kReturnNs = std::int64_t{10} * 1'000'000'000;
+constexpr std::size_t kInboxBytes = std::size_t{64} << 20;
 constexpr int kBindTries = 6;  // 0.1 + 0.2 + ... s: a predecessor has 5 s to end, but most need less
 
 absl::Status StartPatiently(const std::function<absl::Status()>& start) {
@@ -39,6 +50,43 @@ absl::Status StartPatiently(const std::function<absl::Status()>& start) {
     pause *= 2;
   }
   return status;
+}
+
+std::string NodeName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) != 0 || name[0] == 0) return "unknown";
+  return name;
+}
+
+state::RunBookOptions BookOptions(const Flags& flags, state::TimeNs now_ns) {
+  state::RunBookOptions options;
+  options.run.join.join_timeout_ns = flags.join_timeout_ns;
+  options.run.join.max_ranks = flags.max_ranks;
+  options.run.max_rank_series = flags.max_rank_series;
+  options.max_runs = flags.max_runs;
+  options.linger_ns = flags.linger_ns;
+  options.lost_linger_ns = flags.lost_linger_ns;
+  options.max_recent_steps = flags.max_steps;
+  if (flags.role == Role::kDaemon) {
+    options.run.is_forwarded = true;
+    options.run.join.whole_job = true;
+    options.run.join.hold_until_ns = now_ns + kReturnNs;
+    // Steps that wait for stragglers: of the largest job sixteen.
+    options.run.join.max_pending = 16 * std::max<std::size_t>(flags.max_ranks, 4096);
+    options.run.max_slots = 4 * std::max<std::size_t>(flags.max_ranks, 4096);
+  }
+  return options;
+}
+
+PipelineOptions LoopOptions(Role role) {
+  PipelineOptions options;
+  if (role == Role::kDaemon) {
+    options.commit_interval_ns = 100'000'000;
+    options.commit_pause_factor = 10;
+    options.live_sleep_ns = 10'000'000;
+    options.idle_sleep_ns = 50'000'000;
+  }
+  return options;
 }
 
 absl::StatusOr<std::unique_ptr<state::JudgeFactory>> MakeJudges(const Flags& flags) {
@@ -64,10 +112,14 @@ struct Observer::Parts {
   state::SnapshotBoard board;
   state::Mailbox mailbox;
   std::unique_ptr<state::RunBook> book;
-  std::unique_ptr<ingest::RingSource> rings;
+  std::unique_ptr<ingest::RingSource> rings;        // of a sidecar
+  std::unique_ptr<ingest::Forwarding> forwarding;   // of a sidecar with --forward_to
+  std::unique_ptr<ingest::Inbox> inbox;             // of a daemon
+  std::unique_ptr<ingest::ForwardSource> forwarded;
+  std::unique_ptr<ingest::IngestService> ingest;
   std::unique_ptr<Pipeline> pipeline;
   std::unique_ptr<api::Api> api;
-  export_::MetricsPage metrics;
+  std::unique_ptr<export_::MetricsPage> metrics;
   std::unique_ptr<rpc::GrpcServer> grpc;
   std::unique_ptr<web::WebServer> web;
 };
@@ -96,34 +148,31 @@ absl::Status Observer::Start() {
   p.store = *std::move(store);
   if (!p.store->open_note().empty()) spdlog::error("{}", p.store->open_note());
 
-  state::RunBookOptions book_options;
-  book_options.run.join.join_timeout_ns = flags_.join_timeout_ns;
-  book_options.run.join.max_ranks = flags_.max_ranks;
-  book_options.max_runs = flags_.max_runs;
-  book_options.linger_ns = flags_.linger_ns;
-  book_options.lost_linger_ns = flags_.lost_linger_ns;
-  book_options.max_recent_steps = flags_.max_steps;
-  p.book = std::make_unique<state::RunBook>(book_options, p.judges.get(), p.store.get(), p.clock.NowNs());
+  p.book = std::make_unique<state::RunBook>(BookOptions(flags_, p.clock.NowNs()), p.judges.get(), p.store.get(), p.clock.NowNs());
   if (const absl::Status status = p.book->Load(p.clock.NowNs()); !status.ok()) return status;
   if (p.book->runs_from_future() > 0) {
     spdlog::warn("the clock was set back: {} runs were last written in what is now the future; their times count as now", p.book->runs_from_future());
   }
 
-  ingest::RingSourceOptions source_options;
-  source_options.directories = flags_.ring_dirs;
-  source_options.liveness.frozen_after_ns = flags_.frozen_after_ns;
-  source_options.reclaim = flags_.reclaim;
-  p.rings = std::make_unique<ingest::RingSource>(source_options, &p.clock);
-  p.pipeline = std::make_unique<Pipeline>(PipelineOptions{}, &p.clock, p.book.get(), p.store.get(), &p.board, &p.mailbox,
-                                          std::vector<state::RecordSource*>{p.rings.get()});
-  for (const std::string& directory : flags_.ring_dirs) spdlog::info("watching rings in {}", directory);
+  const absl::Status made = flags_.role == Role::kDaemon ? MakeForwardSource() : MakeRingSource();
+  if (!made.ok()) return made;
+  state::RecordSource* source = p.rings ? static_cast<state::RecordSource*>(p.rings.get()) : p.forwarded.get();
+  p.pipeline = std::make_unique<Pipeline>(LoopOptions(flags_.role), &p.clock, p.book.get(), p.store.get(), &p.board, &p.mailbox,
+                                          std::vector<state::RecordSource*>{source}, p.forwarding ? p.forwarding->tap() : nullptr);
+  if (p.forwarding) p.pipeline->set_forward_view([&p] { return p.forwarding->View(); });
   p.pipeline->RunCycle();  // whoever asks first already sees the runs that are here
   p.pipeline->Start();
+  if (p.forwarding) p.forwarding->Start();
 
   p.api = std::make_unique<api::Api>(p.board, p.mailbox, p.store->reader(), p.clock);
   if (flags_.grpc_listen != "none") {
     rpc::GrpcOptions options;
     options.listen = flags_.grpc_listen;
+    if (p.ingest) {
+      options.further_services = {p.ingest.get()};
+      options.max_request_bytes = 2 << 20;  // a batch; its own limit is the service's
+      options.memory_quota_bytes = std::size_t{512} << 20;
+    }
     p.grpc = std::make_unique<rpc::GrpcServer>(options, *p.api);
     if (const absl::Status status = StartPatiently([&] { return p.grpc->Start(); }); !status.ok()) return status;
     spdlog::info("gRPC on {}", p.grpc->address());
@@ -132,11 +181,46 @@ absl::Status Observer::Start() {
     web::WebOptions options;
     options.listen = flags_.http_listen;
     options.allowed_hosts = flags_.http_allowed_hosts;
-    options.render_metrics = [&p] { return p.metrics.Render(*p.board.Get()); };
+    export_::MetricsPageOptions metrics;
+    metrics.max_ranks = flags_.max_rank_series;
+    p.metrics = std::make_unique<export_::MetricsPage>(std::move(metrics));
+    options.render_metrics = [&p] { return p.metrics->Render(*p.board.Get()); };
     p.web = std::make_unique<web::WebServer>(options, *p.api);
     if (const absl::Status status = StartPatiently([&] { return p.web->Start(); }); !status.ok()) return status;
     spdlog::info("HTTP on {}", p.web->address());
   }
+  return absl::OkStatus();
+}
+
+absl::Status Observer::MakeRingSource() {
+  Parts& p = *parts_;
+  ingest::RingSourceOptions options;
+  options.directories = flags_.ring_dirs;
+  options.liveness.frozen_after_ns = flags_.frozen_after_ns;
+  options.reclaim = flags_.reclaim;
+  p.rings = std::make_unique<ingest::RingSource>(options, &p.clock);
+  for (const std::string& directory : flags_.ring_dirs) spdlog::info("watching rings in {}", directory);
+  if (flags_.forward_to.empty()) return absl::OkStatus();
+  ingest::ForwardingOptions forwarding;
+  forwarding.addresses = flags_.forward_to;
+  if (!flags_.state_dir.empty()) forwarding.directory = flags_.state_dir + "/forward";
+  forwarding.spool_bytes = flags_.forward_spool_bytes;
+  forwarding.node = NodeName();
+  auto opened = ingest::Forwarding::Open(forwarding, &p.clock);
+  if (!opened.ok()) return opened.status();
+  p.forwarding = *std::move(opened);
+  return absl::OkStatus();
+}
+
+absl::Status Observer::MakeForwardSource() {
+  Parts& p = *parts_;
+  p.inbox = std::make_unique<ingest::Inbox>(kInboxBytes);
+  ingest::ForwardSourceOptions options;
+  options.max_producers = 4 * std::max<std::size_t>(flags_.max_ranks, 4096);
+  p.forwarded = std::make_unique<ingest::ForwardSource>(options, p.inbox.get(), &p.clock);
+  ingest::IngestServiceOptions service;
+  service.instance = NodeName();
+  p.ingest = std::make_unique<ingest::IngestService>(service, p.inbox.get());
   return absl::OkStatus();
 }
 
@@ -158,6 +242,7 @@ absl::Status Observer::ReloadPolicy() {
 bool Observer::EveryProducerEnded() const {
   bool any = false;
   for (const auto& run : parts_->board.Get()->runs) {
+    if (run->any_left_out_up) return false;
     for (const state::RankView& rank : run->ranks) {
       const state::LivenessReport& liveness = rank.liveness;
       const bool gone = liveness.producer_state == state::ProducerState::kLost && liveness.heartbeat_age_ns >= kGoneForGoodNs;
@@ -170,7 +255,9 @@ bool Observer::EveryProducerEnded() const {
 
 void Observer::Shutdown() {
   Parts& p = *parts_;
+  if (p.ingest) p.ingest->Close();
   if (p.pipeline) p.pipeline->Stop(kFinalDrainNs);
+  if (p.forwarding) p.forwarding->Stop(kForwardGraceNs);
   if (p.grpc) p.grpc->Shutdown(kStreamGraceNs);
   if (p.web) p.web->Shutdown();
   p.board.Close();

@@ -26,6 +26,8 @@ class Observer {
 
  private:
   struct Parts;
+  absl::Status MakeRingSource();
+  absl::Status MakeForwardSource();
   const Flags flags_;
   std::unique_ptr<Parts> parts_;
 };

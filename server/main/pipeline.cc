@@ -12,9 +12,46 @@ struct Pipeline::Answer {
   std::function<void(const absl::Status& durable)> give;
 };
 
-Pipeline::Pipeline(const PipelineOptions& options, state::Clock* clock, state::RunBook* book, state::Store* store,
-                   state::SnapshotBoard* board, state::Mailbox* mailbox, std::vector<state::RecordSource*> sources)
-    : options_(options), clock_(clock), book_(book), store_(store), board_(board), mailbox_(mailbox), sources_(std::move(sources)) {}
+// Shows the tap what the book takes.
+class TappedSink final : public state::RecordSink {
+ public:
+  TappedSink(state::RecordSink* book, state::RecordTap* tap) : book_(book), tap_(tap) {}
+  bool OnProducer(std::shared_ptr<const state::ProducerInfo> producer) override {
+    const bool taken = book_->OnProducer(producer);
+    if (taken) tap_->OnProducer(producer);
+    return taken;
+  }
+  void OnSample(state::RankSample sample) override {
+    tap_->OnSample(sample);
+    book_->OnSample(std::move(sample));
+  }
+  void OnEvent(state::ProducerEvent event) override {
+    tap_->OnEvent(event);
+    book_->OnEvent(std::move(event));
+  }
+  void OnLiveness(const state::LivenessReport& report) override {
+    tap_->OnLiveness(report);
+    book_->OnLiveness(report);
+  }
+  void OnLoss(const state::LossReport& report) override {
+    tap_->OnLoss(report);
+    book_->OnLoss(report);
+  }
+  void OnProducerGone(const state::SegmentId& segment, state::TimeNs time_ns) override {
+    tap_->OnProducerGone(segment);
+    book_->OnProducerGone(segment, time_ns);
+  }
+
+ private:
+  state::RecordSink* const book_;
+  state::RecordTap* const tap_;
+};
+
+Pipeline::Pipeline(const PipelineOptions& options, state::Clock* clock, state::RunBook* book, state::Store* store, state::SnapshotBoard* board,
+                   state::Mailbox* mailbox, std::vector<state::RecordSource*> sources, state::RecordTap* tap)
+    : options_(options), clock_(clock), book_(book), store_(store), board_(board), mailbox_(mailbox), sources_(std::move(sources)), tap_(tap) {
+  if (tap_ != nullptr) tapped_ = std::make_unique<TappedSink>(book_, tap_);
+}
 
 Pipeline::~Pipeline() { Stop(0); }
 
@@ -53,6 +90,7 @@ void Pipeline::AnswerMailbox() {
 }
 
 bool Pipeline::Commit(state::TimeNs now_ns) {
+  if (tap_ != nullptr) tap_->BeforeCommit(now_ns);
   const absl::Status status = store_->Commit(book_->BuildTransaction(now_ns));
   if (status.ok()) {
     book_->OnCommitted();
@@ -60,7 +98,8 @@ bool Pipeline::Commit(state::TimeNs now_ns) {
     if (!commit_error_.empty()) spdlog::info("state can be written again, after {} failures", commit_failures_in_a_row_);
     commit_error_.clear();
     commit_failures_in_a_row_ = 0;
-    next_commit_ns_ = now_ns + options_.commit_interval_ns;
+    const std::int64_t pause_ns = options_.commit_pause_factor > 0 ? options_.commit_pause_factor * (clock_->NowNs() - now_ns) : 0;
+    next_commit_ns_ = now_ns + std::max(options_.commit_interval_ns, pause_ns);
     return true;
   }
   ++self_.state_write_errors;
@@ -79,7 +118,9 @@ void Pipeline::Publish(state::TimeNs now_ns) {
     self.rings_attached += stats.rings_attached;
     self.names_repaired += stats.names_repaired;
     for (const auto& [cause, count] : stats.errors) self.ring_errors[cause] += count;
+    for (const auto& [name, count] : stats.ingest) self.ingest[name] += count;
   }
+  if (forward_view_) self.forward = forward_view_();
   board_->Publish(book_->BuildSnapshot(now_ns, std::move(self)));
 }
 
@@ -96,7 +137,7 @@ std::int64_t Pipeline::RunCycle() {
   const state::TimeNs begin_ns = clock_->NowNs();
   state::PollResult total;
   for (state::RecordSource* source : sources_) {
-    const state::PollResult result = source->Poll(*book_, *book_, begin_ns);
+    const state::PollResult result = source->Poll(tapped_ ? *tapped_ : static_cast<state::RecordSink&>(*book_), *book_, begin_ns);
     total.records += result.records;
     total.more |= result.more;
     total.oldest_age_ns = std::max(total.oldest_age_ns, result.oldest_age_ns);
@@ -118,6 +159,7 @@ std::int64_t Pipeline::RunCycle() {
     may_publish = true;
   }
   if (may_publish) AnswerMailbox();
+  if (tap_ != nullptr) tap_->AfterCycle(now_ns);
   if (now_ns >= next_prune_ns_) Prune(now_ns);
 
   if (now_ns >= next_self_ns_) {

@@ -32,19 +32,23 @@ struct PipelineOptions {
   std::int64_t prune_more_ns = 50'000'000;  // while it is: each time costs about 5 ms, which steps then wait
   std::int64_t live_sleep_ns = 4'000'000;         // a producer lives
   std::int64_t idle_sleep_ns = 100'000'000;       // nobody lives
+  // A transaction of a large job takes long: the next one waits so many times as long as the last one took, and snapshots with it.
+  std::int64_t commit_pause_factor = 0;
 };
 
-// Everything handed in outlives the pipeline.
+// Everything handed in outlives the pipeline. `tap` sees what the book takes, and is told before each commit.
 class Pipeline {
  public:
   Pipeline(const PipelineOptions& options, state::Clock* clock, state::RunBook* book, state::Store* store, state::SnapshotBoard* board,
-           state::Mailbox* mailbox, std::vector<state::RecordSource*> sources);
+           state::Mailbox* mailbox, std::vector<state::RecordSource*> sources, state::RecordTap* tap = nullptr);
   ~Pipeline();
 
   // One cycle, on the caller's thread. Returns how long may be slept before the next.
   std::int64_t RunCycle();
 
   void Start();  // the drain thread
+  // What is shown of forwarding. Before Start.
+  void set_forward_view(std::function<state::ForwardView()> view) { forward_view_ = std::move(view); }
   // Runs `task` on the drain thread at the beginning of its next cycle. Thread-safe. Only between Start and Stop.
   void Post(std::function<void()> task);
   // Ends the thread, then drains what is there and commits it, for at most `limit_ns`. May be called twice.
@@ -66,6 +70,9 @@ class Pipeline {
   state::SnapshotBoard* const board_;
   state::Mailbox* const mailbox_;
   const std::vector<state::RecordSource*> sources_;
+  state::RecordTap* const tap_;
+  std::function<state::ForwardView()> forward_view_;
+  std::unique_ptr<state::RecordSink> tapped_;  // null: the book itself
 
   std::vector<Answer> answers_;  // of mailbox requests, to be given after the commit
   state::TimeNs next_commit_ns_ = 0;

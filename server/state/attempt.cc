@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "proto/lossgauge/ring/fixed128.h"
+#include "server/state/rank_spread.h"
 #include "server/state/tensor_group.h"
 
 namespace lossgauge::state {
 namespace {
 
+constexpr std::size_t kMostMissing = 1024;  // named in a step; thousands of absent ranks are one finding
 constexpr int kAdoptAfterAbsurd = 3;  // consecutive records that agree with one another: the job really went there
 
 bool SameSizes(const lg_layout& a, const lg_layout& b) {
@@ -45,19 +47,43 @@ std::string Attempt::AddSlot(std::shared_ptr<ProducerSlot> slot, const JoinOptio
   }
   if (present == ranks_.end() && ranks_.size() >= options.max_ranks) return "max_ranks";
   if (present != ranks_.end() && present->second.slot != nullptr && present->second.slot->IsAlive()) return "duplicate_rank";
-  for (const auto& [rank, state] : ranks_) {
-    if (state.slot != nullptr && rank != layout.rank && !SameSizes(state.slot->info->layout, layout)) return "layout_mismatch";
+  for (const auto& [rank, state] : ranks_) {  // those that are here agree with one another
+    if (state.slot == nullptr || rank == layout.rank) continue;
+    if (!SameSizes(state.slot->info->layout, layout)) return "layout_mismatch";
+    break;
   }
   if (layout.rank == 0 && slot->info->attempt_start_ns > 0 && generation_ == 1) view_.start_time_ns = slot->info->attempt_start_ns;
   RankState& state = ranks_[layout.rank];
   state.rank = layout.rank;
   slot->predecessor = state.slot;
-  if (slot->predecessor != nullptr) slot->predecessor->predecessor.reset();
+  if (slot->predecessor != nullptr) {
+    slot->predecessor->predecessor.reset();
+    slot->predecessor->dirty = true;  // from now on it needs a cursor row of its own
+  }
+  const bool has_replaced = slot->predecessor != nullptr;
   state.slot = slot;
   slots_.push_back(std::move(slot));
   newest_producer_ns_ = now_ns;
-  TrimSlots();
+  Index(false);
+  if (has_replaced) TrimSlots();
   return "";
+}
+
+void Attempt::Index(bool anew) {
+  if (anew) lowest_.clear();
+  const auto place = [this](RankState* state) {
+    if (state->ordinal == RankState::kNoOrdinal) state->ordinal = next_ordinal_++;
+    if (state->slot == nullptr || state->slot->info == nullptr) return;
+    const lg_layout& layout = state->slot->info->layout;
+    if (layout.tp.size <= 1 || layout.has_loss == 0) return;
+    const auto [it, inserted] = lowest_.try_emplace(TensorGroupOf(layout), layout.tp.index);
+    it->second = std::min(it->second, layout.tp.index);
+  };
+  if (anew) {
+    for (auto& [rank, state] : ranks_) place(&state);
+  } else {
+    place(&ranks_[slots_.back()->info->layout.rank]);
+  }
 }
 
 bool Attempt::GoesBack(const ProducerSlot& slot, std::int64_t step) const {
@@ -84,6 +110,7 @@ std::vector<std::shared_ptr<ProducerSlot>> Attempt::TakeSuccessors() {
     if (it->first == 0 && info != nullptr && info->attempt_start_ns > 0 && generation_ == 1) view_.start_time_ns = info->attempt_start_ns;
     it = state.slot->info == nullptr ? ranks_.erase(it) : std::next(it);
   }
+  Index(true);
   return taken;
 }
 
@@ -107,6 +134,7 @@ SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSam
   if (has_joined) {
     const bool is_duplicate = record.step <= slot->last_step;
     slot->last_step = std::max(slot->last_step, record.step);
+    if (!is_duplicate) (void)AddLate(state, sample);
     return is_duplicate ? SampleFate::kDuplicate : SampleFate::kLate;
   }
   // Not before: a successor that is late may turn out to have gone back once its peers' old segments are known to be dead.
@@ -114,12 +142,12 @@ SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSam
   slot->reached = std::max(slot->reached, record.step);
   Pending& pending = pending_[record.step];
   if (pending.samples.empty()) {
-    pending.first_ns = sample.receive_time_ns;
+    pending.first_ns = sample.arrival_time_ns != 0 ? sample.arrival_time_ns : sample.receive_time_ns;
     pending.samples.reserve(ranks_.size());
+    pending.slots.reserve(ranks_.size());
+    pending.owing = slot->info->layout.rank;
   }
-  for (const RankSample& other : pending.samples) {
-    if (other.producer->layout.rank == sample.producer->layout.rank) return SampleFate::kDuplicate;
-  }
+  if (Has(pending.has, state.ordinal)) return SampleFate::kDuplicate;
 
   const bool follows = slot->last_step >= 0 && record.step == slot->last_step + 1;
   const auto seconds = follows ? Elapsed(slot->last_boot_ns, record.boot_ns, slot->last_wall_ns, record.wall_ns) : std::nullopt;
@@ -145,17 +173,26 @@ SampleFate Attempt::AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSam
   state.last_sample = sample;
 
   pending.samples.push_back(std::move(sample));
+  pending.slots.push_back(slot);
+  Set(&pending.has, state.ordinal);
   ++pending_samples_;
   return SampleFate::kPending;
 }
 
-bool Attempt::IsComplete(std::int64_t step, const Pending& pending) const {
-  if (pending.samples.size() == ranks_.size()) return true;
+bool Attempt::Owes(const RankState& state, std::int64_t step, const Pending& pending) {
+  if (state.slot == nullptr || state.slot->info->layout.has_loss == 0 || state.slot->IsDone() || state.slot->last_step > step) return false;
+  return !Has(pending.has, state.ordinal);
+}
+
+bool Attempt::IsComplete(std::int64_t step, Pending* pending) const {
+  if (pending->samples.size() == ranks_.size()) return true;
+  // Looked at in every cycle: with thousands of ranks, all of them only when the last one that owed it has come.
+  const auto last = ranks_.find(pending->owing);
+  if (last != ranks_.end() && Owes(last->second, step, *pending)) return false;
   for (const auto& [rank, state] : ranks_) {
-    if (state.slot == nullptr || state.slot->info->layout.has_loss == 0 || state.slot->IsDone() || state.slot->last_step > step) continue;
-    const bool delivered = std::any_of(pending.samples.begin(), pending.samples.end(),
-                                       [r = rank](const RankSample& s) { return s.producer->layout.rank == r; });
-    if (!delivered) return false;
+    if (!Owes(state, step, *pending)) continue;
+    pending->owing = rank;
+    return false;
   }
   return true;
 }
@@ -163,25 +200,45 @@ bool Attempt::IsComplete(std::int64_t step, const Pending& pending) const {
 std::optional<JoinedStep> Attempt::TakeStep(const JoinOptions& options, TimeNs now_ns) {
   if (pending_.empty()) return std::nullopt;
   auto it = pending_.begin();
-  const bool has_timed_out = now_ns - it->second.first_ns >= options.join_timeout_ns;
+  const bool has_timed_out = now_ns - it->second.first_ns >= options.join_timeout_ns && now_ns >= options.hold_until_ns;
   const bool is_full = pending_samples_ > options.max_pending;
   if (!has_timed_out && !is_full) {
     // Ranks of one job do not open their rings at the same moment: while some of the world may still appear, nobody is counted absent.
     const std::uint32_t world = it->second.samples.empty() ? 1 : it->second.samples.front().producer->layout.world_size;
-    const bool is_settling = ranks_.size() < world && now_ns - newest_producer_ns_ < options.join_timeout_ns;
-    if (is_settling || !IsComplete(it->first, it->second)) return std::nullopt;
+    const bool is_settling = ranks_.size() < world && (now_ns - newest_producer_ns_ < options.join_timeout_ns || now_ns < options.hold_until_ns);
+    if (is_settling || !IsComplete(it->first, &it->second)) return std::nullopt;
   }
-  std::vector<RankSample> samples = std::move(it->second.samples);
-  pending_samples_ -= samples.size();
+  std::vector<RankSample> unsorted = std::move(it->second.samples);
+  pending_samples_ -= unsorted.size();
   pending_.erase(it);
-  std::sort(samples.begin(), samples.end(),
-            [](const RankSample& a, const RankSample& b) { return a.producer->layout.rank < b.producer->layout.rank; });
+  // A record is moved once, not at each exchange of a sort.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> order;
+  order.reserve(unsorted.size());
+  for (std::uint32_t i = 0; i < unsorted.size(); ++i) order.emplace_back(unsorted[i].producer->layout.rank, i);
+  std::sort(order.begin(), order.end());
+  std::vector<RankSample> samples;
+  samples.reserve(unsorted.size());
+  for (const auto& [rank, i] : order) samples.push_back(std::move(unsorted[i]));
   std::optional<JoinedStep> joined = JoinSamples(std::move(samples));
-  FinishStep(&*joined, now_ns);
+  FinishStep(&*joined, options, now_ns);
   return joined;
 }
 
-void Attempt::FinishStep(JoinedStep* joined, TimeNs now_ns) {
+// Ranks of the world that nobody has told of. What they are is not known: with pipeline stages some of them may have no loss.
+void Attempt::NameUnseen(const JoinedStep& joined, std::vector<std::uint32_t>* missing) const {
+  const lg_layout& layout = joined.layout;
+  std::uint32_t with_loss = 0;
+  for (const auto& [rank, state] : ranks_) with_loss += state.slot != nullptr && state.slot->info->layout.has_loss != 0;
+  if (ranks_.size() >= layout.world_size || with_loss >= LossRanks(layout)) return;
+  auto seen = ranks_.begin();
+  for (std::uint32_t rank = 0; rank < layout.world_size && missing->size() < kMostMissing; ++rank) {
+    while (seen != ranks_.end() && seen->first < rank) ++seen;
+    if (seen == ranks_.end() || seen->first != rank) missing->push_back(rank);
+  }
+  std::sort(missing->begin(), missing->end());
+}
+
+void Attempt::FinishStep(JoinedStep* joined, const JoinOptions& options, TimeNs now_ns) {
   StepSummary& summary = joined->summary;
   std::size_t next = 0;
   for (const auto& [rank, state] : ranks_) {
@@ -189,8 +246,9 @@ void Attempt::FinishStep(JoinedStep* joined, TimeNs now_ns) {
     const bool delivered = next < joined->samples.size() && joined->samples[next].producer->layout.rank == rank;
     if (delivered || state.slot == nullptr || state.slot->info->layout.has_loss == 0) continue;
     if (state.slot->HasEnded() && state.slot->last_step < summary.step) continue;  // left the job in order
-    summary.missing_ranks.push_back(rank);
+    if (summary.missing_ranks.size() < kMostMissing) summary.missing_ranks.push_back(rank);
   }
+  if (options.whole_job) NameUnseen(*joined, &summary.missing_ranks);
   summary.complete = summary.missing_ranks.empty();
 
   std::int64_t boot = 0, wall = 0;
@@ -215,25 +273,72 @@ void Attempt::TrimSlots() {
   });
 }
 
-std::uint64_t Attempt::OldestPending(const SegmentId& segment, std::uint64_t otherwise) const {
-  std::uint64_t oldest = otherwise;
+void Attempt::MarkSettled() const {
+  for (const auto& slot : slots_) slot->settled_steps = slot->next_steps;
   for (const auto& [step, pending] : pending_) {
-    for (const RankSample& sample : pending.samples) {
-      if (sample.producer->segment == segment) oldest = std::min(oldest, sample.publication);
+    for (std::size_t i = 0; i < pending.samples.size(); ++i) {
+      std::uint64_t& settled = pending.slots[i]->settled_steps;
+      settled = std::min(settled, pending.samples[i].publication);
     }
   }
-  return oldest;
+}
+
+void Attempt::KeepOpen(const JoinedStep& joined, const JoinOptions& options) {
+  if (const auto before = open_steps_.find(joined.summary.step); before != open_steps_.end()) DropOpen(before);
+  OpenStep& open = open_steps_[joined.summary.step];
+  open.summary = joined.summary;
+  for (const RankSample& sample : joined.samples) {
+    open.sums.Add(sample);
+    const auto rank = ranks_.find(sample.producer->layout.rank);
+    if (rank != ranks_.end()) Set(&open.has, rank->second.ordinal);
+  }
+  constexpr std::size_t kGroupBytes = 64;  // a node of a set
+  const std::size_t groups = joined.layout.tp.size > 1 ? joined.samples.size() / joined.layout.tp.size + 1 : 0;
+  open.bytes = sizeof(OpenStep) + open.summary.rank_steps.size() * sizeof(RankSummary) + open.summary.missing_ranks.size() * 4 + open.has.size() / 8 +
+               groups * kGroupBytes + kGroupBytes;
+  open_bytes_ += open.bytes;
+  while (open_bytes_ > options.max_open_bytes) DropOpen(open_steps_.begin());
+}
+
+std::map<std::int64_t, Attempt::OpenStep>::iterator Attempt::DropOpen(std::map<std::int64_t, OpenStep>::iterator step) {
+  open_bytes_ -= step->second.bytes;
+  return open_steps_.erase(step);
+}
+
+bool Attempt::AddLate(const RankState& state, const RankSample& sample) {
+  const auto found = open_steps_.find(sample.record.step);
+  if (found == open_steps_.end() || Has(found->second.has, state.ordinal)) return false;
+  OpenStep& open = found->second;
+  Set(&open.has, state.ordinal);
+  open.sums.Add(sample);
+  open.sums.Summarize(&open.summary);
+  AddRankStep(sample, &open.summary);
+  ++open.summary.ranks;
+  std::erase(open.summary.missing_ranks, state.rank);
+  open.summary.complete = open.summary.missing_ranks.empty();
+  open.corrected = true;
+  return true;
+}
+
+std::vector<std::shared_ptr<const StepSummary>> Attempt::TakeCorrected(std::size_t max_rank_steps) {
+  std::vector<std::shared_ptr<const StepSummary>> corrected;
+  for (auto it = open_steps_.begin(); it != open_steps_.end();) {
+    OpenStep& open = it->second;
+    if (open.corrected) {
+      open.corrected = false;
+      BoundRankSteps(max_rank_steps, &open.summary);
+      corrected.push_back(std::make_shared<const StepSummary>(open.summary));
+    }
+    it = open.summary.complete ? DropOpen(it) : std::next(it);
+  }
+  return corrected;
 }
 
 bool Attempt::Counts(const ProducerInfo& info) const {
   if (info.layout.has_loss == 0) return false;
   if (info.layout.tp.size <= 1) return true;
-  for (const auto& [rank, state] : ranks_) {
-    if (state.slot == nullptr) continue;
-    const lg_layout& peer = state.slot->info->layout;
-    if (peer.has_loss != 0 && TensorGroupOf(peer) == TensorGroupOf(info.layout) && peer.tp.index < info.layout.tp.index) return false;
-  }
-  return true;
+  const auto lowest = lowest_.find(TensorGroupOf(info.layout));
+  return lowest == lowest_.end() || lowest->second >= info.layout.tp.index;
 }
 
 bool Attempt::HasLiveProducer() const {

@@ -1,8 +1,9 @@
-// One attempt of a run: its producers on this node and the joining of their steps.
+// One attempt of a run: its producers on this node (or in this job) and the joining of their steps.
 //
 // Steps leave in rising order. A step leaves when every rank that owes it has delivered it or can no longer do so (it went past the step, or
 // is dead and drained), or when the join timeout has passed since its first record. Memory is bounded: beyond `max_pending` samples
-// the oldest step leaves at once. Drain thread only.
+// the oldest step leaves at once. A step that left without all its ranks stays open for a while: what comes late is added to its sums.
+// Drain thread only.
 #ifndef LOSSGAUGE_SERVER_STATE_ATTEMPT_H_
 #define LOSSGAUGE_SERVER_STATE_ATTEMPT_H_
 
@@ -16,6 +17,8 @@
 
 #include "server/state/joined_step.h"
 #include "server/state/snapshot.h"
+#include "server/state/step_sums.h"
+#include "server/state/tensor_group.h"
 #include "server/state/window_maxima.h"
 
 namespace lossgauge::state {
@@ -25,6 +28,9 @@ struct JoinOptions {
   std::size_t max_pending = 4096;            // samples of one attempt waiting for their step
   std::int64_t max_step_jump = 1'000'000;    // beyond the highest accepted step: flagged, not adopted
   std::size_t max_ranks = 1024;              // of one attempt on this node
+  bool whole_job = false;                    // every rank of the world is expected here, whether it has been seen or not
+  TimeNs hold_until_ns = 0;                  // until then a step leaves only when it is complete or there is no room: sidecars are coming back
+  std::size_t max_open_bytes = std::size_t{32} << 20;  // of steps that left without all their ranks and are corrected by late ones; the oldest go
 };
 
 // One segment as the run book knows it.
@@ -47,6 +53,11 @@ struct ProducerSlot {
   // The dead segment of this rank that this one follows, until its first step says whether the job went on or went back.
   std::shared_ptr<ProducerSlot> predecessor;
   std::int64_t reached = -1;  // highest step delivered; unknown after a restart of lossgauged
+  // What a restart would ask for: publications below were joined or given up (settled), and that is in the store (committed).
+  std::uint64_t settled_steps = 1;
+  std::uint64_t settled_events = 1;
+  std::uint64_t committed_steps = 1;
+  std::uint64_t committed_events = 1;
 
   bool IsAlive() const {
     return !gone && (!has_liveness || liveness.producer_state == ProducerState::kLive ||
@@ -58,7 +69,9 @@ struct ProducerSlot {
 
 // What a run shows of a rank of its newest attempt.
 struct RankState {
+  static constexpr std::uint32_t kNoOrdinal = UINT32_MAX;
   std::uint32_t rank = 0;
+  std::uint32_t ordinal = kNoOrdinal;  // of the attempt's ranks as they came: a place in its bit sets
   std::shared_ptr<ProducerSlot> slot;  // the newest segment of this rank
   std::optional<RankSample> last_sample;
   std::optional<double> step_seconds;
@@ -88,8 +101,17 @@ class Attempt {
   SampleFate AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, const JoinOptions& options);
   // The next step that may leave, in rising order; nothing if none may yet.
   std::optional<JoinedStep> TakeStep(const JoinOptions& options, TimeNs now_ns);
-  // First publication of the segment that is still waiting here, or `otherwise`.
-  std::uint64_t OldestPending(const SegmentId& segment, std::uint64_t otherwise) const;
+  // A step that left incomplete, with its sequence: late ranks will be added to it. `rank_steps` of the summary are kept up to `max_rank_steps`.
+  void KeepOpen(const JoinedStep& joined, const JoinOptions& options);
+  // Open steps that late ranks were added to since the last call.
+  std::vector<std::shared_ptr<const StepSummary>> TakeCorrected(std::size_t max_rank_steps);
+  // Sets settled_steps of all slots: their first publication that still waits here, or the next to come.
+  void MarkSettled() const;
+  // The newest segment of its rank.
+  bool StandsForRank(const ProducerSlot& slot) const {
+    const auto rank = ranks_.find(slot.info->layout.rank);
+    return rank != ranks_.end() && rank->second.slot.get() == &slot;
+  }
   // True for the rank whose sums stand for its tensor-parallel group in run totals.
   bool Counts(const ProducerInfo& info) const;
 
@@ -136,12 +158,34 @@ class Attempt {
  private:
   friend class RunCodec;
   struct Pending {
-    std::vector<RankSample> samples;
+    std::vector<RankSample> samples;  // as they came
+    std::vector<std::shared_ptr<ProducerSlot>> slots;  // of each
+    std::vector<bool> has;  // by ordinal
     TimeNs first_ns = 0;
+    std::uint32_t owing = 0;  // a rank that was seen to owe the step: asked first
+  };
+  struct OpenStep {
+    StepSums sums;
+    StepSummary summary;
+    std::vector<bool> has;  // by ordinal
+    bool corrected = false;
+    std::size_t bytes = 0;  // about
   };
 
-  bool IsComplete(std::int64_t step, const Pending& pending) const;
-  void FinishStep(JoinedStep* joined, TimeNs now_ns);
+  static bool Has(const std::vector<bool>& bits, std::uint32_t ordinal) { return ordinal < bits.size() && bits[ordinal]; }
+  static void Set(std::vector<bool>* bits, std::uint32_t ordinal) {
+    if (ordinal >= bits->size()) bits->resize(std::size_t{ordinal} + 1);
+    (*bits)[ordinal] = true;
+  }
+  // Its rank has not gone past the step, lives, and has a loss.
+  static bool Owes(const RankState& state, std::int64_t step, const Pending& pending);
+  bool IsComplete(std::int64_t step, Pending* pending) const;
+  void FinishStep(JoinedStep* joined, const JoinOptions& options, TimeNs now_ns);
+  void NameUnseen(const JoinedStep& joined, std::vector<std::uint32_t>* missing) const;
+  bool AddLate(const RankState& state, const RankSample& sample);
+  std::map<std::int64_t, OpenStep>::iterator DropOpen(std::map<std::int64_t, OpenStep>::iterator step);
+  // Gives new ranks their places; after ranks were taken out, finds anew who stands for each tensor-parallel group.
+  void Index(bool anew);
 
   AttemptView view_;
   std::string declared_;
@@ -151,6 +195,10 @@ class Attempt {
   TimeNs last_alive_ns_ = 0;
   TimeNs newest_producer_ns_ = 0;  // when the last producer was admitted
   std::map<std::uint32_t, RankState> ranks_;
+  std::uint32_t next_ordinal_ = 0;
+  std::map<TensorGroup, std::uint32_t> lowest_;  // index within its group of the lowest rank with a loss; empty without tensor parallelism
+  std::map<std::int64_t, OpenStep> open_steps_;
+  std::size_t open_bytes_ = 0;
   std::vector<std::shared_ptr<ProducerSlot>> slots_;  // all segments, successors of a rank included
   std::map<std::int64_t, Pending> pending_;
   std::size_t pending_samples_ = 0;

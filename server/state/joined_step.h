@@ -31,6 +31,25 @@ struct RankSummary {
   std::uint64_t lost_before = 0;
 };
 
+// One value over ranks: those that have it and whose value is finite.
+struct ValueSpread {
+  std::uint64_t ranks = 0;
+  double min = 0;
+  double mean = 0;
+  double max = 0;
+  std::uint32_t min_rank = 0;
+  std::uint32_t max_rank = 0;
+};
+
+// Stands for the ranks of a step that has too many of them.
+struct RankSpread {
+  std::uint64_t ranks = 0;
+  ValueSpread loss_nats;
+  ValueSpread grad_norm;
+  ValueSpread max_abs_logit;
+  ValueSpread unmasked_tokens;
+};
+
 inline constexpr std::size_t kStepValueCount = 18;  // values of a step that may be absent: step_values.h lists them
 
 // What a row of history stands for that was thinned: many steps, whose means stand in the StepSummary itself.
@@ -53,7 +72,8 @@ struct StepSummary {
   TimeNs receive_time_ns = 0;  // of the step's last record
   TimeNs publish_time_ns = 0;  // latest producer wall clock, informative
   std::uint32_t ranks = 0;
-  std::vector<std::uint32_t> missing_ranks;  // ranks of this node with has_loss that gave no record within the join timeout
+  // Ranks with has_loss that gave no record within the join timeout: of this node, or of the whole job where that is watched (the first 1024).
+  std::vector<std::uint32_t> missing_ranks;
   bool complete = true;
 
   std::optional<double> loss_nats;
@@ -89,7 +109,8 @@ struct StepSummary {
   std::optional<Place> worst_row;
   std::optional<Place> worst_logit;
   std::optional<Place> first_nonfinite_row;
-  std::vector<RankSummary> rank_steps;  // by rank
+  std::vector<RankSummary> rank_steps;  // by rank; only those that stand apart if `spread` is set
+  std::shared_ptr<const RankSpread> spread;  // null: rank_steps has all
 
   std::shared_ptr<const ThinnedSpan> thinned;  // null: one step, as it was
 };

@@ -28,6 +28,8 @@ struct Presence {
   std::vector<std::uint32_t> expected_ranks;  // of this node, with has_loss
   std::uint64_t records_lost = 0;         // over the run's life
   bool source_reachable = true;           // ring directory or forwarder can be read
+  std::size_t unreachable_ranks = 0;      // of a job: nothing is heard of their nodes, or not yet all that they have
+  std::uint32_t first_unreachable_rank = 0;
 };
 
 // A scheduler's word, from ReportAction.

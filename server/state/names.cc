@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, static_cast<std::size_t>(Condition::kCoun
 };
 
 constexpr std::array<const char*, static_cast<std::size_t>(LossReason::kCount)> kLossReasonNames = {"overrun", "torn", "checksum",
-                                                                                                    "invalid"};
+                                                                                                    "invalid", "spool"};
 
 }  // namespace
 

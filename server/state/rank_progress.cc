@@ -62,12 +62,12 @@ void WriteTotals(const RankTotals& totals, ByteWriter* writer) {
   writer->U64(totals.records_read);
 }
 
-RankTotals ReadTotals(ByteReader* reader) {
+RankTotals ReadTotals(ByteReader* reader, std::size_t loss_reasons) {
   RankTotals totals;
   totals.steps = reader->U64();
   for (const auto& [total, word] : kCounts) totals.*total = reader->U64();
   for (const auto& [total, word] : kSums) totals.*total = reader->Fixed128();
-  for (std::uint64_t& lost : totals.records_lost) lost = reader->U64();
+  for (std::size_t i = 0; i < loss_reasons; ++i) totals.records_lost[i] = reader->U64();
   totals.records_read = reader->U64();
   return totals;
 }

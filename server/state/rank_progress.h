@@ -14,7 +14,8 @@ RankTotals TakeProgress(const lg_step_record& record, RankTotals* seen);
 void AddTotals(const RankTotals& delta, RankTotals* sum);
 
 void WriteTotals(const RankTotals& totals, ByteWriter* writer);
-RankTotals ReadTotals(ByteReader* reader);
+// `loss_reasons`: how many of them the version had that wrote it.
+RankTotals ReadTotals(ByteReader* reader, std::size_t loss_reasons = static_cast<std::size_t>(LossReason::kCount));
 
 }  // namespace lossgauge::state
 

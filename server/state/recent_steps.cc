@@ -14,6 +14,22 @@ void RecentSteps::Push(std::shared_ptr<const StepSummary> step) {
   }
 }
 
+void RecentSteps::Replace(std::shared_ptr<const StepSummary> step) {
+  const auto replace = [&step](StepChunk* chunk) {
+    for (auto& kept : *chunk) {
+      if (kept->sequence == step->sequence) kept = step;
+    }
+  };
+  for (auto& chunk : full_) {
+    if (chunk->back()->sequence < step->sequence) continue;
+    auto changed = std::make_shared<StepChunk>(*chunk);
+    replace(changed.get());
+    chunk = std::move(changed);
+    return;
+  }
+  replace(&open_);
+}
+
 void RecentSteps::Trim(std::size_t max_steps) {
   while (size_ > max_steps && !full_.empty()) {
     size_ -= full_.front()->size();

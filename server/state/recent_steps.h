@@ -14,6 +14,8 @@ namespace lossgauge::state {
 class RecentSteps {
  public:
   void Push(std::shared_ptr<const StepSummary> step);
+  // A corrected one in the place of the one with its sequence, if that is still kept. Snapshots made before keep what they had.
+  void Replace(std::shared_ptr<const StepSummary> step);
   // Drops whole chunks from the old end while more than `max_steps` are kept.
   void Trim(std::size_t max_steps);
   // Shares full chunks; copies the pointers of the open one.

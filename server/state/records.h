@@ -42,6 +42,7 @@ struct RankSample {
   std::uint64_t publication = 0;  // n of the ring ABI
   std::uint64_t lost_before = 0;  // publications of this segment lost between the previous delivered one and this
   TimeNs receive_time_ns = 0;
+  TimeNs arrival_time_ns = 0;  // here, if it was received elsewhere before; 0 = at receive_time_ns
 };
 
 struct ProducerEvent {
@@ -82,7 +83,7 @@ struct LivenessReport {
 };
 
 // Where a record can end up other than delivered. Labels of lossgauge_records_lost_total{reason}.
-enum class LossReason { kOverrun, kTorn, kChecksum, kInvalid, kCount };
+enum class LossReason { kOverrun, kTorn, kChecksum, kInvalid, kSpool, kCount };  // kSpool: dropped by a sidecar while no daemon took it
 const char* LossReasonName(LossReason reason);
 
 // Records that will never be delivered.
@@ -93,6 +94,22 @@ struct LossReport {
   std::uint64_t first_publication = 0;  // of the lost range, which has no gaps; 0 = unknown
   bool event_ring = false;              // lost events rather than step records
   TimeNs time_ns = 0;
+};
+
+// Sees what sources hand over and the book took, before it is committed. Called by the drain thread only.
+class RecordTap {
+ public:
+  virtual ~RecordTap() = default;
+  virtual void OnProducer(const std::shared_ptr<const ProducerInfo>& producer) = 0;
+  virtual void OnSample(const RankSample& sample) = 0;
+  virtual void OnEvent(const ProducerEvent& event) = 0;
+  virtual void OnLiveness(const LivenessReport& report) = 0;
+  virtual void OnLoss(const LossReport& report) = 0;
+  virtual void OnProducerGone(const SegmentId& segment) = 0;
+  // Everything seen so far is about to be committed, and sources will not show it again.
+  virtual void BeforeCommit(TimeNs now_ns) = 0;
+  // Once in every cycle, whether there is something to commit or not.
+  virtual void AfterCycle(TimeNs now_ns) = 0;
 };
 
 // Receives what sources find. Called by the drain thread only.

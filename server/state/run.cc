@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/state/rank_progress.h"
+#include "server/state/rank_spread.h"
 #include "server/state/ring_names.h"
 
 namespace lossgauge::state {
@@ -88,11 +89,26 @@ void Run::OrderAttempts() {
 }
 
 void Run::BoundAttempts() {
-  for (auto it = attempts_.begin(); attempts_.size() > options_.max_attempts && it != attempts_.end();) {
+  std::size_t slots = 0;
+  for (const auto& attempt : attempts_) slots += attempt->slots().size();
+  for (auto it = attempts_.begin(); (attempts_.size() > options_.max_attempts || slots > options_.max_slots) && it != attempts_.end();) {
     const bool can_go = !(*it)->HasLiveProducer() && !(*it)->HasPending() && it->get() != Newest() &&
                         std::all_of((*it)->slots().begin(), (*it)->slots().end(),
                                     [](const auto& slot) { return slot->IsDone() && !slot->dirty; });
-    it = can_go ? attempts_.erase(it) : it + 1;
+    if (!can_go) {
+      ++it;
+      continue;
+    }
+    slots -= (*it)->slots().size();
+    if (options_.is_forwarded) dropped_slots_.insert(dropped_slots_.end(), (*it)->slots().begin(), (*it)->slots().end());
+    it = attempts_.erase(it);
+  }
+}
+
+void Run::IndexSlots() {
+  by_segment_.clear();
+  for (const auto& attempt : attempts_) {
+    for (const auto& slot : attempt->slots()) by_segment_[slot->info->segment] = slot;
   }
 }
 
@@ -114,7 +130,11 @@ std::string Run::AddProducer(std::shared_ptr<ProducerSlot> slot, const std::stri
   }
   if (!cause.empty()) return cause;
   slot->info = Renamed(slot->info, attempt->name());
-  if (made) attempts_.push_back(std::move(made));
+  by_segment_[slot->info->segment] = slot;
+  if (made) {
+    attempts_.push_back(std::move(made));
+    std::erase_if(by_segment_, [](const auto& entry) { return entry.second.expired(); });
+  }
   OrderAttempts();
   BoundAttempts();
   dirty_ = presence_dirty_ = true;
@@ -338,11 +358,20 @@ void Run::JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCount
     windows_.Add(joined->summary.receive_time_ns, MaximaOf(joined->summary));
     judge_->OnStep(*joined);
     CompareWithEarlier(attempt, joined->summary);
+    BoundRankSteps(options_.max_rank_series, &joined->summary);
+    if (!joined->summary.complete) attempt->KeepOpen(*joined, options_.join);
     auto summary = std::make_shared<const StepSummary>(std::move(joined->summary));
     recent_.Push(summary);
     if (attempt == Newest()) last_step_ = summary;
     out->steps.emplace_back(name_, std::move(summary));
     dirty_ = judge_dirty_ = presence_dirty_ = true;
+  }
+  for (std::shared_ptr<const StepSummary>& corrected : attempt->TakeCorrected(options_.max_rank_series)) {
+    ++counters->steps_corrected;
+    recent_.Replace(corrected);
+    if (last_step_ != nullptr && last_step_->sequence == corrected->sequence) last_step_ = corrected;
+    out->steps.emplace_back(name_, std::move(corrected));
+    dirty_ = true;
   }
 }
 
@@ -355,9 +384,18 @@ Presence Run::MakePresence(TimeNs now_ns, const Reachability& reaches) const {
   presence.last_step = newest->last_joined_step();
   presence.last_step_time_ns = newest->last_step_time_ns();
   presence.first_seen_ns = newest->first_seen_ns();
+  std::size_t looked_for = 0;
+  presence.producers.reserve(newest->ranks().size());
   for (const auto& [rank, state] : newest->ranks()) {
     if (state.slot == nullptr) continue;
-    presence.source_reachable = presence.source_reachable && reaches(*state.slot->info);
+    // Of what has said its last word nobody waits to hear.
+    if (!(state.slot->HasEnded() && state.slot->liveness.drained)) {
+      ++looked_for;
+      if (!reaches(*state.slot->info)) {
+        if (presence.unreachable_ranks == 0) presence.first_unreachable_rank = rank;
+        ++presence.unreachable_ranks;
+      }
+    }
     if (!state.slot->has_liveness) continue;
     presence.producers.push_back(state.slot->liveness);
     if (state.slot->info->layout.has_loss != 0 && !state.slot->HasEnded()) presence.expected_ranks.push_back(rank);
@@ -368,13 +406,27 @@ Presence Run::MakePresence(TimeNs now_ns, const Reachability& reaches) const {
       if (state.slot != nullptr && state.slot->has_liveness && state.slot->IsAlive()) presence.producers.push_back(state.slot->liveness);
     }
   }
+  if (options_.join.whole_job && !newest->ranks().empty()) {
+    // Ranks of the world that no node has told of yet.
+    const auto& [first_rank, first] = *newest->ranks().begin();
+    const std::size_t world = first.slot == nullptr ? 0 : first.slot->info->layout.world_size;
+    if (newest->ranks().size() < world) {
+      std::uint32_t unseen = 0;
+      for (auto it = newest->ranks().begin(); it != newest->ranks().end() && it->first == unseen; ++it) ++unseen;
+      presence.first_unreachable_rank = presence.unreachable_ranks == 0 ? unseen : std::min(presence.first_unreachable_rank, unseen);
+      presence.unreachable_ranks += world - newest->ranks().size();
+      looked_for += world - newest->ranks().size();
+    }
+  }
+  // Rings of one node are read or not; of a job some nodes may be heard while others are not.
+  presence.source_reachable = presence.unreachable_ranks == 0 || (options_.is_forwarded && presence.unreachable_ranks < looked_for);
   for (const std::uint64_t lost : totals_.records_lost) presence.records_lost += lost;
   return presence;
 }
 
 void Run::UpdateEnd(TimeNs now_ns) {
   const Attempt* newest = Newest();
-  const bool has_ended = newest != nullptr && newest->HasEnded();
+  const bool has_ended = newest != nullptr && newest->HasEnded() && unreachable_ranks_ == 0;
   if (has_ended && !ended_) ended_time_ns_ = now_ns;
   if (has_ended != ended_) dirty_ = true;
   ended_ = has_ended;
@@ -397,8 +449,10 @@ bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, 
   for (ProducerEvent& event : std::exchange(new_events_, {})) out->events.emplace_back(name_, std::move(event));
   HandOverEnds();
   if (presence_dirty_ || now_ns - last_presence_ns_ >= kPresenceEveryNs) {
+    const Presence presence = MakePresence(now_ns, reaches);
+    unreachable_ranks_ = presence.unreachable_ranks;
     UpdateEnd(now_ns);
-    judge_->OnPresence(MakePresence(now_ns, reaches));
+    judge_->OnPresence(presence);
     last_presence_ns_ = now_ns;
     presence_dirty_ = false;
     judge_dirty_ = true;
@@ -417,6 +471,7 @@ bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, 
     }
   }
   Verdict verdict = judge_->Evaluate(now_ns);
+  if (options_.join.whole_job) verdict.scope = "job";
   if (!has_verdict_ || DiffersInSubstance(verdict_, verdict)) {
     ++verdict_changes_;
     dirty_ = true;
@@ -427,6 +482,11 @@ bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, 
   incidents_ = judge_->Incidents();
   incident_counters_ = judge_->counters();
   return true;
+}
+
+bool Run::IsNotable(const RankState& state) const {
+  if (!state.slot->has_liveness || state.slot->liveness.producer_state != ProducerState::kLive) return true;
+  return last_step_ != nullptr && std::binary_search(last_step_->missing_ranks.begin(), last_step_->missing_ranks.end(), state.rank);
 }
 
 bool Run::HasLiveProducer() const {
@@ -440,12 +500,8 @@ std::vector<std::shared_ptr<ProducerSlot>> Run::Slots() const {
 }
 
 std::shared_ptr<ProducerSlot> Run::FindSlot(const SegmentId& segment) const {
-  for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {
-    for (const auto& slot : (*attempt)->slots()) {
-      if (slot->info->segment == segment) return slot;
-    }
-  }
-  return nullptr;
+  const auto found = by_segment_.find(segment);
+  return found == by_segment_.end() ? nullptr : found->second.lock();
 }
 
 std::size_t Run::rank_count() const {

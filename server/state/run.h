@@ -25,6 +25,10 @@ namespace lossgauge::state {
 struct RunOptions {
   JoinOptions join;
   std::size_t max_attempts = 64;        // kept in memory; the oldest dead ones go first
+  std::size_t max_slots = SIZE_MAX;     // segments of all attempts; likewise
+  std::size_t max_rank_series = SIZE_MAX;  // beyond it a run shows no ranks but those that stand apart, and its steps keep their spread over ranks
+  // Records come from forwarders that have their own copies: cursors of live segments stand in the run's own row, not in one each.
+  bool is_forwarded = false;
 };
 
 // Whether a segment's records can be had.
@@ -36,6 +40,7 @@ struct BookCounters {
   std::uint64_t duplicate_records = 0;
   std::uint64_t absurd_steps = 0;
   std::uint64_t steps_joined = 0;
+  std::uint64_t steps_corrected = 0;  // by ranks that came late
   std::uint64_t baseline_resets = 0;
   std::uint64_t runs_from_future = 0;  // restored with times beyond now
 };
@@ -70,6 +75,7 @@ class Run {
 
   // Rows for the store: the run's own, and a cursor for each of its segments that changed. Clears dirty marks only in MarkCommitted.
   void AppendRows(TimeNs now_ns, Transaction* out) const;
+  void MarkSettled() const;
   void MarkCommitted();
   bool dirty() const { return dirty_; }
   bool Restore(const RunRow& row, BookCounters* counters, TimeNs now_ns);  // false: unreadable, the run starts clean
@@ -88,9 +94,13 @@ class Run {
   // The first look at the sources after a restart is over: producers that it did not find again are lost.
   void SettleRestored();
   std::size_t rank_count() const;
+  // Segments of attempts that were let go since the last call.
+  std::vector<std::shared_ptr<ProducerSlot>> TakeDroppedSlots() { return std::exchange(dropped_slots_, {}); }
 
  private:
   friend class RunCodec;
+  void IndexSlots();
+  bool IsNotable(const RankState& state) const;
   Attempt* FindAttempt(const std::string& name);
   Attempt* FindDeclared(const std::string& declared);
   std::unique_ptr<Attempt> MakeAttempt(const ProducerInfo& info, TimeNs now_ns);
@@ -112,6 +122,8 @@ class Run {
   const std::string name_;
   std::unique_ptr<RunJudge> judge_;
   RunOptions options_;
+  std::map<SegmentId, std::weak_ptr<ProducerSlot>> by_segment_;
+  std::vector<std::shared_ptr<ProducerSlot>> dropped_slots_;
   std::vector<std::unique_ptr<Attempt>> attempts_;  // by start
   std::map<std::uint32_t, RankTotals> rank_totals_;  // over attempts
   RankTotals totals_;                                // of ranks that count
@@ -140,6 +152,7 @@ class Run {
   bool judge_dirty_ = true;       // the judge was told something since its verdict
   bool presence_dirty_ = true;
   TimeNs last_presence_ns_ = 0;
+  std::size_t unreachable_ranks_ = 0;
   std::vector<ProducerEvent> ends_;  // END events that wait for the steps before them
   std::vector<ProducerEvent> new_events_;  // for the history
   std::vector<Incident> incidents_;  // the judge's, as of the last change

@@ -147,7 +147,8 @@ bool RunBook::OnProducer(std::shared_ptr<const ProducerInfo> producer) {
   }
   if (is_restored) {
     slot->gone = false;
-    slot->has_liveness = false;
+    // The file is there and will be looked at; of a forwarded one the last word stands until there is another.
+    if (!options_.run.is_forwarded) slot->has_liveness = false;
     slot->last_step = -1;
     run->ReattachProducer(slot);
   } else if (std::string cause = run->AddProducer(slot, cursor != cursors_.end() ? cursor->second.attempt : "", now_ns_); !cause.empty()) {
@@ -202,6 +203,15 @@ ResumePosition RunBook::FindCursor(const SegmentId& segment) const {
   return position;
 }
 
+ResumePosition RunBook::FindCommitted(const SegmentId& segment) const {
+  const auto it = segments_.find(segment);
+  if (it == segments_.end()) return FindCursor(segment);
+  ResumePosition position;
+  position.next_steps_publication = it->second.slot->committed_steps;
+  position.next_events_publication = it->second.slot->committed_events;
+  return position;
+}
+
 absl::Status RunBook::Acknowledge(const Mailbox::Acknowledge& request, Incident* out) {
   for (auto& [name, entry] : runs_) {
     if (entry.run->Acknowledge(request.incident_id, request.acknowledgement, out)) {
@@ -240,6 +250,9 @@ void RunBook::Advance(TimeNs now_ns, const Reachability& reaches) {
   for (auto& [name, entry] : runs_) {
     if (entry.run->Advance(now_ns, reaches, &queued_, &counters_)) has_news_ = entry.has_news = true;
   }
+  for (auto& [name, entry] : runs_) {
+    for (const auto& slot : entry.run->TakeDroppedSlots()) KeepCursor(name, *slot);
+  }
   NameSiblings(now_ns);
   DropOldRuns(now_ns);
 }
@@ -270,7 +283,8 @@ void RunBook::DropOldRuns(TimeNs now_ns) {
   std::vector<std::string> old;
   for (const auto& [name, entry] : runs_) {
     const Run& run = *entry.run;
-    if (run.HasLiveProducer()) continue;
+    // Of a forwarded one nobody may ever tell that it is gone: being silent counts.
+    if (run.HasLiveProducer() && !options_.run.is_forwarded) continue;
     const bool has_lingered = run.ended() ? now_ns - run.ended_time_ns() > options_.linger_ns
                                           : now_ns - run.last_activity_ns() > options_.lost_linger_ns;
     if (has_lingered) old.push_back(name);
@@ -287,26 +301,29 @@ void RunBook::DropRun(const std::string& name) {
     stored_runs_.insert(name);
   }
   for (const auto& slot : run.Slots()) {
-    const SegmentId id = slot->info->segment;
-    const auto attached = segments_.find(id);
-    if (attached == segments_.end()) continue;
-    // Its file lingers: the row says that there is nothing left to read in it.
-    CursorRow row;
-    row.segment = id;
-    row.run = name;
-    row.attempt = slot->info->attempt;
-    row.rank = slot->info->layout.rank;
-    row.next_steps_publication = slot->next_steps;
-    row.next_events_publication = slot->next_events;
-    row.ended = true;
-    row.totals = RunCodec::EncodeSlotTotals(*slot);
-    row.updated_ns = now_ns_;
-    queued_.cursors.push_back(row);
-    cursors_[id] = std::move(row);
-    segments_.erase(attached);
+    if (segments_.contains(slot->info->segment) || options_.run.is_forwarded) KeepCursor(name, *slot);
   }
+  for (const auto& slot : run.TakeDroppedSlots()) KeepCursor(name, *slot);
   runs_.erase(it);
   has_news_ = true;
+}
+
+// Its file lingers, or a forwarder may send it again: the row says that there is nothing left to read of it.
+void RunBook::KeepCursor(const std::string& run, const ProducerSlot& slot) {
+  const SegmentId id = slot.info->segment;
+  CursorRow row;
+  row.segment = id;
+  row.run = run;
+  row.attempt = slot.info->attempt;
+  row.rank = slot.info->layout.rank;
+  row.next_steps_publication = slot.next_steps;
+  row.next_events_publication = slot.next_events;
+  row.ended = !options_.run.is_forwarded || (slot.IsDone() && slot.liveness.drained);  // one that was only not heard of may come back
+  row.totals = RunCodec::EncodeSlotTotals(slot);
+  row.updated_ns = now_ns_;
+  queued_.cursors.push_back(row);
+  cursors_[id] = std::move(row);
+  segments_.erase(id);
 }
 
 std::size_t RunBook::SlotCount(const std::string& run) const {
@@ -371,7 +388,8 @@ std::shared_ptr<const Snapshot> RunBook::BuildSnapshot(TimeNs now_ns, SelfView s
   snapshot->runs.reserve(runs_.size());
   for (auto& [name, entry] : runs_) {
     if (entry.has_news || entry.snapshot == nullptr) {
-      const std::size_t step_bytes = sizeof(StepSummary) + 128 + entry.run->rank_count() * sizeof(RankSummary);
+      const std::size_t kept_ranks = entry.run->rank_count() > options_.run.max_rank_series ? 32 : entry.run->rank_count();
+      const std::size_t step_bytes = sizeof(StepSummary) + 128 + kept_ranks * sizeof(RankSummary);
       const std::size_t affordable = options_.recent_steps_bytes / (runs_.size() * step_bytes);
       entry.snapshot = entry.run->Snapshot(now_ns, std::clamp<std::size_t>(affordable, 64, options_.max_recent_steps));
       entry.has_news = false;
@@ -383,6 +401,7 @@ std::shared_ptr<const Snapshot> RunBook::BuildSnapshot(TimeNs now_ns, SelfView s
   self.duplicate_records = counters_.duplicate_records;
   self.absurd_steps = counters_.absurd_steps;
   self.steps_joined = counters_.steps_joined;
+  self.steps_corrected = counters_.steps_corrected;
   self.baseline_resets = counters_.baseline_resets;
   self.history_steps_unwritten = history_steps_dropped_;
   snapshot->self = std::move(self);

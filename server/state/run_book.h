@@ -51,6 +51,7 @@ class RunBook final : public RecordSink, public CursorLookup {
   void OnLoss(const LossReport& report) override;
   void OnProducerGone(const SegmentId& segment, TimeNs time_ns) override;
   ResumePosition FindCursor(const SegmentId& segment) const override;
+  ResumePosition FindCommitted(const SegmentId& segment) const override;
 
   // NOT_FOUND if no run knows the incident.
   absl::Status Acknowledge(const Mailbox::Acknowledge& request, Incident* out);
@@ -97,6 +98,7 @@ class RunBook final : public RecordSink, public CursorLookup {
   bool RestoreRun(Run* run, const RunRow& row, TimeNs now_ns);
   bool MakeRoom();
   void DropRun(const std::string& name);
+  void KeepCursor(const std::string& run, const ProducerSlot& slot);
   void DropOldRuns(TimeNs now_ns);
   void NameSiblings(TimeNs now_ns);
   bool Refuse(const ProducerInfo& producer, const std::string& cause);

@@ -10,8 +10,11 @@
 namespace lossgauge::state {
 namespace {
 
-constexpr std::uint64_t kRunVersion = 4;  // 1: attempts without declared name and generation; 2: without comparison; 3: without what it could not compare
-constexpr std::uint64_t kSlotVersion = 1;
+// 1: attempts without declared name and generation; 2: without comparison; 3: without what it could not compare; 4: without cursors, and with
+// fewer reasons of a loss.
+constexpr std::uint64_t kRunVersion = 5;
+constexpr std::uint64_t kSlotVersion = 2;  // 1: with fewer reasons of a loss
+constexpr std::size_t kFewerLossReasons = 4;
 
 template <class Value, class Write>
 void WriteOptional(const std::optional<Value>& value, ByteWriter* w, Write write) {
@@ -197,6 +200,13 @@ std::string RunCodec::Encode(const Run& run) {
       w.Bool(state.slot->has_liveness);
       WriteLiveness(state.slot->liveness, &w);
       w.I64(state.last_record_time_ns);
+      w.Bool(run.options_.is_forwarded);
+      if (!run.options_.is_forwarded) continue;
+      w.U64(state.slot->settled_steps);
+      w.U64(state.slot->settled_events);
+      w.U64(state.slot->counted_steps);
+      w.U64(state.slot->counted_events);
+      WriteTotals(state.slot->seen, &w);
     }
   }
   return w.Take();
@@ -227,10 +237,11 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
   fresh.failed_ = r.Bool();
   fresh.first_seen_ns_ = r.I64();
   fresh.ended_time_ns_ = r.I64();
-  fresh.totals_ = ReadTotals(&r);
+  const std::size_t reasons = version >= 5 ? static_cast<std::size_t>(LossReason::kCount) : kFewerLossReasons;
+  fresh.totals_ = ReadTotals(&r, reasons);
   for (std::size_t n = r.Count(); n > 0 && r.ok(); --n) {
     const auto rank = static_cast<std::uint32_t>(r.U64());
-    fresh.rank_totals_[rank] = ReadTotals(&r);
+    fresh.rank_totals_[rank] = ReadTotals(&r, reasons);
   }
   for (std::size_t n = r.Count(); n > 0 && r.ok(); --n) {
     auto attempt = std::make_unique<Attempt>(r.String(), 0, 0);
@@ -256,14 +267,22 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
       slot->has_liveness = r.Bool();
       slot->liveness = ReadLiveness(&r);
       slot->liveness.producer = slot->info;
-      slot->gone = true;  // until a source finds it again
+      slot->gone = !run->options_.is_forwarded;  // until a source finds it again; who forwards may only be late
       slot->dirty = false;
       RankState& state = attempt->ranks_[slot->info->layout.rank];
       state.rank = slot->info->layout.rank;
       state.last_record_time_ns = r.I64();
+      if (version >= 5 && r.Bool()) {
+        slot->next_steps = slot->settled_steps = slot->committed_steps = r.U64();
+        slot->next_events = slot->settled_events = slot->committed_events = r.U64();
+        slot->counted_steps = r.U64();
+        slot->counted_events = r.U64();
+        slot->seen = ReadTotals(&r);
+      }
       state.slot = slot;
       attempt->slots_.push_back(std::move(slot));
     }
+    attempt->Index(true);
     fresh.attempts_.push_back(std::move(attempt));
   }
   if (!r.ok() || !r.at_end()) return false;
@@ -282,6 +301,7 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
   run->totals_ = fresh.totals_;
   run->rank_totals_ = std::move(fresh.rank_totals_);
   run->attempts_ = std::move(fresh.attempts_);
+  run->IndexSlots();
   return true;
 }
 
@@ -296,10 +316,11 @@ std::string RunCodec::EncodeSlotTotals(const ProducerSlot& slot) {
 
 bool RunCodec::DecodeSlotTotals(std::string_view bytes, ProducerSlot* slot) {
   ByteReader r(bytes);
-  if (r.U64() != kSlotVersion) return false;
+  const std::uint64_t version = r.U64();
+  if (version < 1 || version > kSlotVersion) return false;
   const std::uint64_t counted_steps = r.U64();
   const std::uint64_t counted_events = r.U64();
-  const RankTotals seen = ReadTotals(&r);
+  const RankTotals seen = ReadTotals(&r, version >= 2 ? static_cast<std::size_t>(LossReason::kCount) : kFewerLossReasons);
   if (!r.ok() || !r.at_end()) return false;
   slot->counted_steps = counted_steps;
   slot->counted_events = counted_events;

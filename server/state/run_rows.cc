@@ -8,7 +8,18 @@
 
 namespace lossgauge::state {
 
+void Run::MarkSettled() const {
+  for (const auto& attempt : attempts_) {
+    attempt->MarkSettled();
+    for (const auto& slot : attempt->slots()) slot->settled_events = slot->next_events;
+  }
+  for (const ProducerEvent& end : ends_) {
+    if (const auto slot = FindSlot(end.producer->segment)) slot->settled_events = std::min(slot->settled_events, end.publication);
+  }
+}
+
 void Run::AppendRows(TimeNs now_ns, Transaction* out) const {
+  MarkSettled();
   RunRow& row = out->runs.emplace_back();
   row.run = name_;
   row.state = RunCodec::Encode(*this);
@@ -16,18 +27,16 @@ void Run::AppendRows(TimeNs now_ns, Transaction* out) const {
   row.updated_ns = now_ns;
   for (const auto& attempt : attempts_) {
     for (const auto& slot : attempt->slots()) {
-      if (!slot->dirty || slot->gone) continue;
+      if (!slot->dirty || (slot->gone && !options_.is_forwarded)) continue;
+      if (options_.is_forwarded && attempt->StandsForRank(*slot)) continue;  // in the run's own row
       CursorRow& cursor = out->cursors.emplace_back();
       cursor.segment = slot->info->segment;
       cursor.run = name_;
       cursor.attempt = attempt->name();
       cursor.rank = slot->info->layout.rank;
       // Samples that wait for their step are not in the store: after a restart they are read again.
-      cursor.next_steps_publication = attempt->OldestPending(cursor.segment, slot->next_steps);
-      cursor.next_events_publication = slot->next_events;
-      for (const ProducerEvent& end : ends_) {
-        if (end.producer->segment == cursor.segment) cursor.next_events_publication = std::min(cursor.next_events_publication, end.publication);
-      }
+      cursor.next_steps_publication = slot->settled_steps;
+      cursor.next_events_publication = slot->settled_events;
       cursor.totals = RunCodec::EncodeSlotTotals(*slot);
       cursor.updated_ns = now_ns;
     }
@@ -71,7 +80,11 @@ void Run::RestoreSteps(std::vector<StepSummary> oldest_first, TimeNs now_ns) {
 void Run::MarkCommitted() {
   dirty_ = false;
   for (const auto& attempt : attempts_) {
-    for (const auto& slot : attempt->slots()) slot->dirty = false;
+    for (const auto& slot : attempt->slots()) {
+      slot->dirty = false;
+      slot->committed_steps = slot->settled_steps;
+      slot->committed_events = slot->settled_events;
+    }
   }
 }
 

@@ -12,9 +12,17 @@ std::shared_ptr<const RunSnapshot> Run::Snapshot(TimeNs now_ns, std::size_t max_
   for (const auto& attempt : attempts_) snapshot->attempts.push_back(attempt->View());
   if (Attempt* newest = Newest(); newest != nullptr) {
     bool has_layout = false;
-    snapshot->ranks.reserve(newest->ranks().size());
+    const bool has_too_many = newest->ranks().size() > options_.max_rank_series;
+    snapshot->ranks.reserve(has_too_many ? 0 : newest->ranks().size());
     for (const auto& [rank, state] : newest->ranks()) {
       if (state.slot == nullptr) continue;
+      if (!has_layout) snapshot->layout = state.slot->info->layout;
+      has_layout = true;
+      if (has_too_many && (snapshot->ranks.size() >= options_.max_rank_series || !IsNotable(state))) {
+        ++snapshot->ranks_left_out;
+        snapshot->any_left_out_up = snapshot->any_left_out_up || state.slot->IsAlive();
+        continue;
+      }
       RankView& view = snapshot->ranks.emplace_back();
       view.rank = rank;
       view.producer = state.slot->info;
@@ -25,10 +33,9 @@ std::shared_ptr<const RunSnapshot> Run::Snapshot(TimeNs now_ns, std::size_t max_
       view.max_60s = state.windows.Maxima(now_ns);
       view.totals = rank_totals_[rank];
       view.last_record_time_ns = state.last_record_time_ns;
-      if (!has_layout) snapshot->layout = state.slot->info->layout;
-      has_layout = true;
     }
   }
+  snapshot->unreachable_ranks = unreachable_ranks_;
   snapshot->recent_steps = recent_.Chunks();
   snapshot->last_step = last_step_;
   snapshot->next_sequence = next_sequence_;

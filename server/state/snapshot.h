@@ -79,6 +79,9 @@ struct RunSnapshot {
   std::vector<AttemptView> attempts;  // by start
   lg_layout layout{};
   std::vector<RankView> ranks;  // by rank
+  std::size_t unreachable_ranks = 0;  // nothing is heard of their nodes, or not yet all that they have
+  std::size_t ranks_left_out = 0;  // of the newest attempt: with too many ranks only those that are not live or are missing stand in `ranks`
+  bool any_left_out_up = false;
   std::vector<std::shared_ptr<const StepChunk>> recent_steps;  // rising sequence; oldest first; bounded
   std::shared_ptr<const StepSummary> last_step;
   std::uint64_t next_sequence = 1;
@@ -100,6 +103,20 @@ struct RunSnapshot {
   WindowMaxima max_60s;  // of the joined steps
 };
 
+// What a sidecar sends on to daemons.
+struct ForwardView {
+  struct Target {
+    std::string address;
+    bool connected = false;
+    std::uint64_t records_sent = 0;     // repeated ones included
+    std::uint64_t records_dropped = 0;  // out of the spool before this daemon had them
+    std::uint64_t failures = 0;         // streams that ended or never began
+  };
+  std::vector<Target> targets;
+  std::uint64_t spool_bytes = 0;
+  std::uint64_t spool_write_errors = 0;
+};
+
 // lossgauged about itself.
 struct SelfView {
   std::uint64_t rings_attached = 0;
@@ -119,6 +136,9 @@ struct SelfView {
   std::uint64_t late_records = 0;  // of steps already joined
   std::uint64_t duplicate_records = 0;  // second record of a rank for the same step of an attempt
   std::uint64_t steps_joined = 0;
+  std::uint64_t steps_corrected = 0;  // that ranks were added to which came late
+  std::map<std::string, std::uint64_t> ingest;  // of what came from other nodes, by name (SourceStats::ingest); empty without
+  std::optional<ForwardView> forward;           // of a sidecar that forwards
   std::uint64_t absurd_steps = 0;
   std::uint64_t baseline_resets = 0;  // judge states that could not be restored
 };

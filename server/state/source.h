@@ -22,12 +22,15 @@ class CursorLookup {
  public:
   virtual ~CursorLookup() = default;
   virtual ResumePosition FindCursor(const SegmentId& segment) const = 0;
+  // Up to where the store has it, so that nobody else need keep it: behind FindCursor by what waits for its step or for a commit.
+  virtual ResumePosition FindCommitted(const SegmentId& segment) const { return FindCursor(segment); }
 };
 
 struct SourceStats {
   std::uint64_t rings_attached = 0;
   std::map<std::string, std::uint64_t> errors;  // by cause; rising
   std::uint64_t names_repaired = 0;             // rising
+  std::map<std::string, std::uint64_t> ingest;  // of what comes from other nodes, by name
   bool reachable = true;  // all of it; what a run's producers see is Reaches
 };
 

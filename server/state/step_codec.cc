@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint64_t kVersion = 1;
 constexpr std::uint64_t kThinnedVersion = 2;  // a ThinnedSpan follows
+constexpr std::uint64_t kSpreadVersion = 3;   // a RankSpread follows
 
 using CountField = std::uint64_t StepSummary::*;
 constexpr std::array<CountField, 8> kCounts = {
@@ -44,6 +45,35 @@ void GetOptionals(ByteReader& in, std::size_t count, const Get& get) {
   }
 }
 
+constexpr std::array<ValueSpread RankSpread::*, 4> kSpreads = {&RankSpread::loss_nats, &RankSpread::grad_norm, &RankSpread::max_abs_logit,
+                                                                &RankSpread::unmasked_tokens};
+
+void PutSpread(ByteWriter& out, const RankSpread& spread) {
+  out.U64(spread.ranks);
+  for (const auto member : kSpreads) {
+    const ValueSpread& value = spread.*member;
+    out.U64(value.ranks);
+    if (value.ranks == 0) continue;
+    for (const double number : {value.min, value.mean, value.max}) out.F64(number);
+    out.U64(value.min_rank);
+    out.U64(value.max_rank);
+  }
+}
+
+std::shared_ptr<const RankSpread> GetSpread(ByteReader& in) {
+  auto spread = std::make_shared<RankSpread>();
+  spread->ranks = in.U64();
+  for (const auto member : kSpreads) {
+    ValueSpread& value = (*spread).*member;
+    value.ranks = in.U64();
+    if (value.ranks == 0) continue;
+    for (double* number : {&value.min, &value.mean, &value.max}) *number = in.F64();
+    value.min_rank = static_cast<std::uint32_t>(in.U64());
+    value.max_rank = static_cast<std::uint32_t>(in.U64());
+  }
+  return spread;
+}
+
 void PutSpan(ByteWriter& out, const ThinnedSpan& span) {
   out.U64(span.steps);
   out.I64(span.first_step);
@@ -70,7 +100,7 @@ std::shared_ptr<const ThinnedSpan> GetSpan(ByteReader& in) {
 
 std::string EncodeStep(const StepSummary& step) {
   ByteWriter out;
-  out.U64(step.thinned ? kThinnedVersion : kVersion);
+  out.U64(step.thinned ? kThinnedVersion : step.spread ? kSpreadVersion : kVersion);
   out.U64(step.sequence);
   out.String(step.attempt);
   out.I64(step.step);
@@ -101,7 +131,11 @@ std::string EncodeStep(const StepSummary& step) {
     out.U64(rank.nonfinite_rows);
     out.U64(rank.lost_before);
   }
-  if (step.thinned) PutSpan(out, *step.thinned);
+  if (step.thinned) {
+    PutSpan(out, *step.thinned);
+  } else if (step.spread) {
+    PutSpread(out, *step.spread);
+  }
   return out.Take();
 }
 
@@ -115,7 +149,7 @@ std::string PeekStepAttempt(std::string_view bytes) {
 std::optional<StepSummary> DecodeStep(std::string_view bytes, bool with_ranks) {
   ByteReader in(bytes);
   const std::uint64_t version = in.U64();
-  if (version != kVersion && version != kThinnedVersion) return std::nullopt;
+  if (version < kVersion || version > kSpreadVersion) return std::nullopt;
   StepSummary step;
   step.sequence = in.U64();
   step.attempt = in.String();
@@ -140,7 +174,7 @@ std::optional<StepSummary> DecodeStep(std::string_view bytes, bool with_ranks) {
     step.*field = place;
   }
   // Thinned rows have none.
-  if (!with_ranks && version == kVersion) return in.ok() ? std::optional(std::move(step)) : std::nullopt;
+  if (!with_ranks && version != kThinnedVersion) return in.ok() ? std::optional(std::move(step)) : std::nullopt;
   const std::size_t ranks = in.Count();
   for (std::size_t i = 0; i < ranks && in.ok(); ++i) {
     RankSummary& rank = step.rank_steps.emplace_back();
@@ -151,6 +185,7 @@ std::optional<StepSummary> DecodeStep(std::string_view bytes, bool with_ranks) {
     rank.lost_before = in.U64();
   }
   if (version == kThinnedVersion) step.thinned = GetSpan(in);
+  if (version == kSpreadVersion) step.spread = GetSpread(in);
   if (!in.ok() || !in.at_end()) return std::nullopt;
   return step;
 }

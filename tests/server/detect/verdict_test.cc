@@ -90,6 +90,30 @@ TEST(Verdict, AnUnreadableSourceIsUnknownAndClosesNothing) {
   EXPECT_EQ(job.Verdict().action, Action::kContinue);
 }
 
+// Of a job some nodes may be silent while the others are well: whatever those say, it is not all.
+TEST(Verdict, AJobOfWhichAPartIsNotHeardIsNeverContinued) {
+  JudgeScript job(detect::DefaultPolicies().defaults, 4);
+  job.Steps(200, 2.2);
+  job.Look();
+  ASSERT_EQ(job.Verdict().action, Action::kContinue);
+  job.presence.unreachable_ranks = 2;
+  job.presence.first_unreachable_rank = 2;
+  job.judge->OnPresence(job.presence);
+  const state::Verdict verdict = job.Verdict();
+  EXPECT_EQ(verdict.action, Action::kWatch);
+  EXPECT_EQ(Code(verdict), "unreachable");
+  EXPECT_NE(verdict.reason.find("2 ranks, the first of them rank 2"), std::string::npos) << verdict.reason;
+  for (auto& report : job.presence.producers) {
+    report.producer_state = state::ProducerState::kEnded;
+    report.closed = LG_CLOSE_FINISHED;
+  }
+  job.judge->OnPresence(job.presence);
+  EXPECT_NE(Code(job.Verdict()), "ended") << "the others may go on";
+  job.presence.unreachable_ranks = 0;
+  job.judge->OnPresence(job.presence);
+  EXPECT_EQ(Code(job.Verdict()), "ended");
+}
+
 TEST(Verdict, AMissingRankIsWatchedAsIncomplete) {
   JudgeScript job(detect::DefaultPolicies().defaults, 4);
   job.Steps(100, 2.2);

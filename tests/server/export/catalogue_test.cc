@@ -11,7 +11,7 @@
 namespace lossgauge::export_ {
 namespace {
 
-const std::set<std::string> kAllowedLabels = {"run",  "rank", "reason", "action",   "condition", "severity", "cause",    "kind",
+const std::set<std::string> kAllowedLabels = {"daemon", "run",  "rank", "reason", "action",   "condition", "severity", "cause",    "kind",
                                               "mode", "phase", "state",  "version", "revision",  "compiler", "gradient_reduction", "tensor_group", "shard"};
 
 template <typename Check>

@@ -60,7 +60,11 @@ TEST_F(CommandLineTest, WhatIsWrongIsNamedAndEndsWithTwo) {
   } cases[] = {
       {{}, "sidecar"},
       {{"bogus"}, "bogus"},
-      {{"daemon"}, "daemon"},
+      {{"daemon", "--ring_dir=/tmp"}, "ring_dir"},
+      {{"daemon", "--forward_to=127.0.0.1:1"}, "forward_to"},
+      {{"daemon", "--grpc_listen=none"}, "grpc_listen"},
+      {{"sidecar", "--forward_to=a:1,b:1,c:1"}, "forward_to"},
+      {{"sidecar", "--forward_spool_mebibytes=1"}, "forward_spool_mebibytes"},
       {{"sidecar", "extra"}, "extra"},
       {{"sidecar", "--no_such_flag=1"}, "no_such_flag"},
       {{"sidecar", "--join_timeout=fast"}, "join_timeout"},
