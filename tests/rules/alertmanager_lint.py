@@ -139,7 +139,7 @@ class InhibitionTest(unittest.TestCase):
             mine = {a["labels"]["alertname"]: a["status"] for a in alerts if a["labels"]["run"] == run_name}
             return mine if len(mine) == len(names) and all(s["state"] != "unprocessed" for s in mine.values()) else None
 
-        # A state is made when the group is first looked at, ten seconds after its first alert.
+        # An alert has a state a moment after it came.
         return {name for name, status in self.until(states).items() if status["inhibitedBy"]}
 
     def test_a_halt_silences_its_symptoms_and_no_other_runs(self):

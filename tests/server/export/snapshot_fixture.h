@@ -19,7 +19,7 @@ inline constexpr state::TimeNs kSecond = 1'000'000'000;
 inline std::shared_ptr<state::ProducerInfo> Producer(const std::string& run, std::uint32_t rank, std::uint32_t world_size) {
   auto producer = std::make_shared<state::ProducerInfo>();
   producer->run = run;
-  producer->attempt = "1";
+  producer->attempt.assign(1, '1');  // gcc 12 sees an overlap in an assigned literal
   producer->layout.world_size = world_size;
   producer->layout.rank = rank;
   producer->layout.has_loss = 1;
