@@ -18,6 +18,7 @@ from .library import cpu_variant, version
 __all__ = [
     "Error", "FailedPrecondition", "Gauge", "InvalidArgument", "Unimplemented", "Verdict", "byte_table", "cpu_variant", "cross_entropy",
     "linear_cross_entropy", "observe_logits", "pack_labels", "version", "vocab_parallel_cross_entropy",
+    "vocab_parallel_linear_cross_entropy",
 ]
 
 _MODULE_OF = {
@@ -29,6 +30,7 @@ _MODULE_OF = {
     "observe_logits": "loss_on_logits",
     "pack_labels": "packing",
     "vocab_parallel_cross_entropy": "vocab_parallel",
+    "vocab_parallel_linear_cross_entropy": "vocab_parallel_head",
 }
 
 

@@ -210,6 +210,27 @@ class PackLabelsArgs(c.Structure):
     ]
 
 
+EXCHANGE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p)
+
+
+class VocabParallelLinearArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("group_size", c.c_int32),
+        ("group_index", c.c_int32),
+        ("vocab_size", c.c_int64),
+        ("shard_offset", c.c_int64),
+        ("shard_columns", c.c_int64),
+        ("step", c.c_int64),
+        ("micro_batch", c.c_int64),
+        ("exchange", EXCHANGE),
+        ("exchange_context", c.c_void_p),
+        ("communicator", c.c_void_p),
+        ("reduce_grad_hidden", c.c_int32),
+        ("linear", c.POINTER(LinearCrossEntropyArgs)),
+    ]
+
+
 # C name of each structure.
 STRUCTURES = {
     "lg_axis_option": Axis,
@@ -222,6 +243,7 @@ STRUCTURES = {
     "lg_linear_cross_entropy_args": LinearCrossEntropyArgs,
     "lg_linear_plan": LinearPlan,
     "lg_vocab_parallel_args": VocabParallelArgs,
+    "lg_vocab_parallel_linear_args": VocabParallelLinearArgs,
     "lg_pack_labels_args": PackLabelsArgs,
 }
 
@@ -255,6 +277,8 @@ FUNCTIONS = {
     "lg_vocab_parallel_contribution_bytes": [c.c_int64, _P(c.c_int64)],
     "lg_vocab_parallel_begin": [_P(VocabParallelArgs), c.c_void_p],
     "lg_vocab_parallel_finish": [_P(VocabParallelArgs), c.c_void_p],
+    "lg_vocab_parallel_linear_cross_entropy": [_P(VocabParallelLinearArgs)],
+    "lg_vocab_parallel_linear_plan": [_P(VocabParallelLinearArgs), _P(LinearPlan)],
     "lg_pack_labels": [_P(PackLabelsArgs)],
 }
 INITIALISERS = {
@@ -265,5 +289,6 @@ INITIALISERS = {
     "lg_scale_gradient_args_init": ScaleGradientArgs,
     "lg_linear_cross_entropy_args_init": LinearCrossEntropyArgs,
     "lg_vocab_parallel_args_init": VocabParallelArgs,
+    "lg_vocab_parallel_linear_args_init": VocabParallelLinearArgs,
     "lg_pack_labels_args_init": PackLabelsArgs,
 }

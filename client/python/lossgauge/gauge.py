@@ -159,6 +159,12 @@ class Gauge:
 
         return vocab_parallel_cross_entropy(logits, labels, gauge=self, **options)
 
+    def vocab_parallel_linear_cross_entropy(self, hidden, weight, labels, bias=None, **options):
+        """lossgauge.vocab_parallel_linear_cross_entropy, counted. After `accumulate` its denominator is the one of the whole step unless another is given."""
+        from .vocab_parallel_head import vocab_parallel_linear_cross_entropy
+
+        return vocab_parallel_linear_cross_entropy(hidden, weight, labels, bias, gauge=self, **options)
+
     def observe_logits(self, logits, labels, **options):
         """Reads logits once for their signals, beside a loss of another library (lossgauge.observe_logits)."""
         from .loss_on_logits import observe_logits

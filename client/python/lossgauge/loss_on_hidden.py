@@ -67,7 +67,7 @@ def _linear_cross_entropy(hidden, weight, labels, bias, gauge, shift, limits, op
     return losses.view(shape) if call.options.per_token else losses
 
 
-def prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants):
+def prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants, vocab_size=None):
     """Checks the arguments of a loss call. Its LinearCall, its labels in one dimension, and the shape of its labels."""
     tensors.check_floats("hidden", hidden)
     tensors.check_floats("weight", weight, dims=2)
@@ -87,7 +87,7 @@ def prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants):
     if gauge is not None:
         check_gauge(gauge)
         again = in_recomputation()
-        gauge.complete(options, flat_labels, weight.shape[0], any(wants), again)
+        gauge.complete(options, flat_labels, vocab_size or weight.shape[0], any(wants), again)
         if again:
             gauge = None
     return LinearCall(options, gauge, limits, wants), flat_labels, labels.shape
@@ -141,7 +141,23 @@ class LinearCall:
         args.chunk_rows, args.memory_budget, args.most_unmasked_rows = map(integer, ("chunk_rows", "memory_budget", "most_unmasked"), self.limits)
         args.grad_hidden, args.grad_weight, args.grad_bias = (tensors.pointer(t) for t in gradients)
         args.head_grad_dtype = tensors.FLOATS[head.dtype]
-        return args, alive + [rows, head, flat_bias, _workspace(args, rows.device)]
+        return args, alive + [rows, head, flat_bias], self.workspace(args, rows.device)
+
+    def workspace(self, args, device):
+        """Memory of torch's for a call on a device: counted with the rest, and there in a captured graph."""
+        if device.type != "cuda":
+            return None
+        plan = abi.LinearPlan(struct_size=ctypes.sizeof(abi.LinearPlan))
+        self.plan(args, plan)
+        memory = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
+        args.workspace, args.workspace_bytes = memory.data_ptr(), plan.workspace_bytes
+        return memory
+
+    def plan(self, args, plan):
+        library.call("linear_cross_entropy_plan", ctypes.byref(args), ctypes.byref(plan))
+
+    def run(self, name, args, memory):
+        library.call(name, ctypes.byref(args))
 
     def new_gradients(self, hidden, weight, bias):
         """Memory for the gradients that are wanted, in their tensors' dtypes."""
@@ -149,31 +165,20 @@ class LinearCall:
 
     def loss(self, hidden, weight, bias, labels, gradients):
         """The loss, or the losses of the rows; with it the gradients at upstream 1 into those of `gradients` that are not None."""
-        args, alive = self.args(hidden, weight, bias, labels, gradients)
+        args, alive, memory = self.args(hidden, weight, bias, labels, gradients)
         losses = self.options.losses(args.loss, args.rows, hidden.device)
-        library.call("linear_cross_entropy", ctypes.byref(args))
-        del alive
+        self.run("linear_cross_entropy", args, memory)
+        del alive, memory
         return losses
 
     def gradient(self, hidden, weight, bias, labels, upstream):
         """The gradients at `upstream`, from the hidden states."""
         gradients = self.new_gradients(hidden, weight, bias)
-        args, alive = self.args(hidden, weight, bias, labels, gradients, gauge=False)
+        args, alive, memory = self.args(hidden, weight, bias, labels, gradients, gauge=False)
         alive.append(set_upstream(args.loss, upstream))
-        library.call("linear_cross_entropy_backward", ctypes.byref(args))
-        del alive
+        self.run("linear_cross_entropy_backward", args, memory)
+        del alive, memory
         return gradients
-
-
-def _workspace(args, device):
-    """Memory of torch's for a call on a device: counted with the rest, and there in a captured graph."""
-    if device.type != "cuda":
-        return None
-    plan = abi.LinearPlan(struct_size=ctypes.sizeof(abi.LinearPlan))
-    library.call("linear_cross_entropy_plan", ctypes.byref(args), ctypes.byref(plan))
-    memory = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
-    args.workspace, args.workspace_bytes = memory.data_ptr(), plan.workspace_bytes
-    return memory
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

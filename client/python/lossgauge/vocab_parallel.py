@@ -57,8 +57,8 @@ def vocab_parallel_cross_entropy(
 
 def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, shard, options):
     labels, flat_labels = check_tensors(logits, labels, shift, options["ignore_index"])
-    group = _Group(process_group)
-    shard = _Shard(group, logits.shape[-1], gauge, *shard)
+    group = Group(process_group)
+    shard = Shard(group, logits.shape[-1], gauge, *shard)
     wants_gradient = torch.is_grad_enabled() and logits.requires_grad
     options = LossOptions(columns=logits.shape[-1], **options)
     if gauge is not None:
@@ -72,7 +72,7 @@ def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, s
     return losses.view(labels.shape) if call.options.per_token else losses
 
 
-class _Group:
+class Group:
     """A process group of torch.distributed, and which of its exchanges this is: all of its ranks count the same, since all make the same calls."""
 
     _exchanges = weakref.WeakKeyDictionary()
@@ -85,16 +85,23 @@ class _Group:
         self.size = distributed.get_world_size(self.handle)
         self.index = distributed.get_rank(self.handle)
         expect(self.index >= 0, "process_group", "a group that this rank is in", "another")
+        self.next_exchange()
+
+    def next_exchange(self):
         self.exchange = self._exchanges[self.handle] = self._exchanges.get(self.handle, -1) + 1
 
     def gather(self, part):
         """[ranks, ...] of what each rank has, in rank order."""
         gathered = part.new_empty((self.size,) + part.shape)
-        if part.is_cuda and torch.distributed.get_backend(self.handle) != "gloo":  # which has it on CPUs only
-            torch.distributed.all_gather_into_tensor(gathered.view(-1), part.view(-1), group=self.handle)
-        else:
-            torch.distributed.all_gather(list(gathered.unbind(0)), part, group=self.handle)
+        self.gather_into(gathered.view(-1), part.view(-1))
         return gathered
+
+    def gather_into(self, gathered, part):
+        """As gather, into one dimension of it. `part` may be where it goes to."""
+        if part.is_cuda and torch.distributed.get_backend(self.handle) != "gloo":  # which has it on CPUs only
+            torch.distributed.all_gather_into_tensor(gathered, part, group=self.handle)
+        else:
+            torch.distributed.all_gather(list(gathered.view(self.size, -1).unbind(0)), part.clone(), group=self.handle)
 
     def check_rows(self, rows):
         """Contributions of unequal size would end the process inside of gloo: so this comes first, on its own. Not on a device, where the host would wait."""
@@ -103,7 +110,7 @@ class _Group:
             raise FailedPrecondition("labels: expected as many tokens on all ranks of the group, got {} (by rank)".format(rows_of_ranks))
 
 
-class _Shard:
+class Shard:
     """Which columns of the vocabulary this rank holds."""
 
     def __init__(self, group, columns, gauge, vocab_size, offset, real):
