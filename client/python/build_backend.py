@@ -93,6 +93,16 @@ def _info_entries():
     return [(info + "/METADATA", _metadata().encode()), (info + "/WHEEL", _wheel_file().encode())]
 
 
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """So that asking for the package's version builds nothing."""
+    info = "lossgauge-{}.dist-info".format(_version())
+    os.makedirs(os.path.join(metadata_directory, info))
+    for name, data in _info_entries():
+        with open(os.path.join(metadata_directory, name), "wb") as file:
+            file.write(data)
+    return info
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     name = "lossgauge-{}-{}.whl".format(_version(), _tag())
     with tempfile.TemporaryDirectory() as directory:

@@ -51,6 +51,13 @@ class Package(unittest.TestCase):
         self.assertIn("lossgauge/__init__.py", names)
         self.assertFalse([name for name in names if "__pycache__" in name or name.endswith(".pyc")])
 
+    def test_metadata_comes_without_a_build(self):
+        code = ("import sys; sys.path.insert(0, {!r}); import build_backend; build_backend._build_library = None; "
+                "print(build_backend.prepare_metadata_for_build_wheel('.'))").format(PROJECT)
+        said = subprocess.run([sys.executable, "-B", "-c", code], env=environment(), stdout=subprocess.PIPE, text=True, cwd=self.directory, check=True).stdout.strip()
+        with open(os.path.join(self.directory, said, "METADATA")) as file:
+            self.assertIn("Name: lossgauge", file.read())
+
     def test_a_prebuilt_library_that_is_not_there_is_named(self):
         said = self.pip("wheel", "--no-deps", "--wheel-dir", self.directory, PROJECT, LOSSGAUGE_PREBUILT="build/liblossgauge.so.0")
         self.assertNotEqual(0, said.returncode)
