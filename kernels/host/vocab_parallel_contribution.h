@@ -19,6 +19,7 @@
  *
  * PROOF. `tag` of the header covers its words, that of a row its words and its place: step, micro-batch, row, sender. A receiver computes what the tag must
  * be if the bytes are that sender's answer to this very call. Wrong: the contribution is missing, stale, another's, or was changed on its way.
+ * A chunk of linear cross-entropy is such a call: `rows` is that of the whole, and micro_batch has the chunk's number plus 1 above its 40 bits.
  *
  * Compiles as C11, C++17 and CUDA C++. A change of this layout raises LG_SHARD_VERSION; ranks of other versions are refused.
  */
