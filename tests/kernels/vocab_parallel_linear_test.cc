@@ -442,7 +442,7 @@ TEST(VocabParallelLinear, ArgumentsAreRefusedByName) {
       {"reduce_grad_hidden: expected 0 or 1, got 2", [](LinearRankCall& c) { c.args.reduce_grad_hidden = 2; }},
       {"chunk_rows: expected the same number on all ranks where there is a memory_budget",
        [](LinearRankCall& c) { c.linear.chunk_rows = 0, c.linear.memory_budget = 1 << 30; }},
-      {"width: expected >= 1, got 0", [](LinearRankCall& c) { c.linear.width = 0; }},
+      {"width: expected 1 to 2^40, got 0", [](LinearRankCall& c) { c.linear.width = 0; }},
       {"weight: expected 150 rows, got NULL", [](LinearRankCall& c) { c.linear.weight = nullptr; }},
       {"stream: expected NULL for tensors in host memory", [&](LinearRankCall& c) { c.linear.loss.stream = &any; }},
       {"args.struct_size", [](LinearRankCall& c) { c.args.struct_size = 8; }},
