@@ -113,7 +113,7 @@ int CheckGathered(const Args& args, const void* gathered, const char* function) 
       Overlap(read, {loss.log_z, rows, 1, 1, 4}) || Overlap(read, {loss.loss, 1, 1, 1, 4})) {
     return SetError(LG_INVALID_ARGUMENT, "%s: gathered: expected memory apart from the outputs, got %p", function, gathered);
   }
-  return LG_OK;
+  return CheckOverlaps(loss, function);
 }
 
 std::int64_t ContributionBytes(std::int64_t rows) noexcept {

@@ -97,6 +97,25 @@ TEST_F(VocabParallelArguments, MemoryOfTheExchangeIsRefusedByName) {
   }
 }
 
+TEST_F(VocabParallelArguments, OutputsThatShareMemoryAreRefusedByName) {
+  Ranks ranks(SmallProblem(), EvenShards(kVocab, 2));
+  RankCall& call = ranks.calls[0];
+  const ExchangeMemory memory(4096);
+  const lg_cross_entropy_args apart = call.args.loss;
+  const auto expect = [&](const char* argument, const char* other) {
+    EXPECT_EQ(lg_vocab_parallel_finish(&call.args, memory.data()), LG_INVALID_ARGUMENT);
+    EXPECT_THAT(lg_last_error(), AllOf(HasSubstr(argument), HasSubstr(other), HasSubstr("overlap")));
+    EXPECT_TRUE(call.Unwritten());
+    call.args.loss = apart;
+  };
+  call.args.loss.log_z = call.args.loss.losses;
+  expect("losses", "log_z");
+  call.args.loss.upstream = call.args.loss.losses;
+  expect("losses", "upstream");
+  call.args.loss.targets = call.args.loss.grad_logits;
+  expect("grad_logits", "targets");
+}
+
 TEST(VocabParallelContributionBytes, AreThoseOfTheLayout) {
   EXPECT_EQ(ContributionBytes(0), 128);
   EXPECT_EQ(ContributionBytes(8192), 128 + 64 * 8192);
