@@ -68,8 +68,9 @@ constexpr std::array<Entry, static_cast<std::size_t>(Condition::kCount)> kRules 
       "It is over when the loss is plausible again.", "RESTART once it is critical."}},
     {Condition::kIntegrity,
      {"Sums over ranks that must be equal are not: the code is wrong, or a device is sick. The loss can still look plausible.",
-      "Exact comparisons of the ranks' own records, without any baseline.",
-      "It is over when the sums agree again.",
+      "Exact comparisons of the ranks' own records, without any baseline. Kind shard alone needs one: the loss jumped from one step to the next, and a "
+      "rank's probability moved away from its targets, with every sum right.",
+      "It is over when the sums agree again; of kind shard, {loss.close_steps} steps after the last such step.",
       "WATCH at first. HALT once {integrity.halt_steps} of {integrity.window_steps} steps are broken: a restart would not help."}},
     {Condition::kAccounting,
      {"The numbers that the job divides by, or the loss that it logs, do not follow from its own records. Gradients may be scaled wrongly.",

@@ -21,7 +21,7 @@ constexpr int kCoverage = 3;
 constexpr int kExchange = 4;
 static_assert(state::kIntegrityKinds[kMass] == state::kKindMass && state::kIntegrityKinds[kTargetHits] == state::kKindTargetHits &&
               state::kIntegrityKinds[kAgreement] == state::kKindAgreement && state::kIntegrityKinds[kCoverage] == state::kKindCoverage &&
-              state::kIntegrityKinds[kExchange] == state::kKindExchange);
+              state::kIntegrityKinds[kExchange] == state::kKindExchange && state::kIntegrityKinds[kExactKinds] == state::kKindShard);
 
 constexpr double kMassAbsolute = 0.25;  // tokens
 constexpr double kMassRelative = 2e-6;

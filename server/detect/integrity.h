@@ -16,6 +16,9 @@
 
 namespace lossgauge::detect {
 
+// Of state::kIntegrityKinds those that a step alone shows; the last is ShardWatch's.
+inline constexpr std::size_t kExactKinds = state::kIntegrityKinds.size() - 1;
+
 // One broken invariant of one group.
 struct IntegrityBreak {
   int kind = 0;  // index into state::kIntegrityKinds
@@ -26,7 +29,7 @@ struct IntegrityBreak {
 
 // Pure. At most one break per kind: the first group's. Groups of which a rank is absent are not judged (rank_missing speaks of those).
 // `judged`, if given: by kind, true if the check could be made in every group of the step.
-using KindsJudged = std::array<bool, state::kIntegrityKinds.size()>;
+using KindsJudged = std::array<bool, kExactKinds>;
 std::vector<IntegrityBreak> CheckIntegrity(const state::JoinedStep& joined, KindsJudged* judged = nullptr);
 
 class IntegrityDetector {
@@ -40,7 +43,7 @@ class IntegrityDetector {
   void Restore(StateReader& in);
 
  private:
-  std::array<Streak, state::kIntegrityKinds.size()> streaks_;
+  std::array<Streak, kExactKinds> streaks_;
 };
 
 }  // namespace lossgauge::detect

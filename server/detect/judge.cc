@@ -55,6 +55,7 @@ bool Judge::EnterAttempt(const std::string& attempt, TimeNs start_ns, TimeNs now
   s.collapse.OnAttempt();
   s.normalizer_drift.OnAttempt();
   s.integrity.OnAttempt();
+  s.shards.OnAttempt();
   s.accounting.OnAttempt();
   s.rank_missing.OnAttempt();
   s.rank_outlier.OnAttempt();
@@ -151,6 +152,8 @@ void Judge::WatchLoss(const StepSignals& signals) {
       s.level_shift.OnStep(signals, s.loss.flagged() || s.loss.open(), policy_, s.book);
     }
     s.collapse.OnStep(signals, s.loss.recent(), policy_, s.book);
+    const LossJump jump{s.loss.flagged() || s.loss.open(), *signals.loss - s.loss.center()};
+    s.shards.OnStep(signals, jump, policy_, s.book);
   }
   // A gradient that is high with the loss is part of its episode, and its page would drown in them; one that is high again in its echo is not.
   s.grad_explosion.Report(signals, signals.loss && (s.loss.flagged() || s.loss.in_echo()), s.book);
@@ -252,7 +255,7 @@ RunFacts Judge::Facts() const {
   facts.warm = s.loss.warm(policy_) || (s.loss.accepted() == 0 && s.steps_seen >= policy_.loss_baseline_steps);
   facts.baseline_lost = s.baseline_lost;
   facts.open = s.book.Open();
-  facts.integrity_broken_steps = s.integrity.BrokenSteps(policy_);
+  facts.integrity_broken_steps = std::max(s.integrity.BrokenSteps(policy_), s.shards.BrokenSteps(policy_));
   facts.damaged_since = s.damage.since();
   facts.history = &s.history;
   return facts;

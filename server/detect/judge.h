@@ -28,6 +28,7 @@
 #include "server/detect/producer_watch.h"
 #include "server/detect/rank_checks.h"
 #include "server/detect/run_history.h"
+#include "server/detect/shard_watch.h"
 #include "server/detect/slowdown.h"
 #include "server/detect/step_interval.h"
 #include "server/detect/verdict_policy.h"
@@ -79,6 +80,7 @@ class Judge final : public state::RunJudge {
     LossCollapseDetector collapse;
     NormalizerDriftDetector normalizer_drift;
     IntegrityDetector integrity;
+    ShardWatch shards;
     AccountingDetector accounting;
     RankMissingDetector rank_missing;
     RankOutlierDetector rank_outlier;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x4a44474c;  // "LGDJ"
 // Raised with every change of the layout: a state of another version is not converted, the judge warms up anew.
-constexpr std::uint32_t kVersion = 10;
+constexpr std::uint32_t kVersion = 11;
 constexpr std::size_t kFrameBytes = 4 + 4 + 8;
 
 }  // namespace
@@ -52,6 +52,7 @@ void Judge::State::Save(StateWriter& out) const {
   collapse.Save(out);
   normalizer_drift.Save(out);
   integrity.Save(out);
+  shards.Save(out);
   accounting.Save(out);
   rank_missing.Save(out);
   rank_outlier.Save(out);
@@ -90,6 +91,7 @@ void Judge::State::Restore(StateReader& in) {
   collapse.Restore(in);
   normalizer_drift.Restore(in);
   integrity.Restore(in);
+  shards.Restore(in);
   accounting.Restore(in);
   rank_missing.Restore(in);
   rank_outlier.Restore(in);

@@ -22,7 +22,7 @@ enum class Condition {
   kGradExplosion,
   kNonfinite,
   kLossCollapse,
-  kIntegrity,   // kind: mass, target_hits, agreement, coverage, exchange
+  kIntegrity,   // kind: mass, target_hits, agreement, coverage, exchange, shard
   kAccounting,  // kind: denominator, mean_of_means, reported_loss
   kRankMissing,
   kRankOutlier,

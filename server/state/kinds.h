@@ -23,8 +23,9 @@ inline constexpr std::string_view kKindTargetHits = "target_hits";
 inline constexpr std::string_view kKindAgreement = "agreement";
 inline constexpr std::string_view kKindCoverage = "coverage";
 inline constexpr std::string_view kKindExchange = "exchange";
-inline constexpr std::array<std::string_view, 5> kIntegrityKinds = {kKindMass, kKindTargetHits, kKindAgreement, kKindCoverage,
-                                                                    kKindExchange};
+inline constexpr std::string_view kKindShard = "shard";  // not exact: against a healthy baseline, of which the others need none
+inline constexpr std::array<std::string_view, 6> kIntegrityKinds = {kKindMass,     kKindTargetHits, kKindAgreement,
+                                                                    kKindCoverage, kKindExchange,   kKindShard};
 
 // accounting
 inline constexpr std::string_view kKindDenominator = "denominator";

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -123,6 +125,45 @@ TEST(VocabParallelJudge, HaltsAtTheThirdStepAndNamesTheRank) {
   EXPECT_EQ(verdict.action, state::Action::kHalt);
   EXPECT_THAT(verdict.reason_codes, ::testing::Contains("integrity/exchange"));
   EXPECT_EQ(verdict.rank_at_fault, kFaulty);
+}
+
+// Every sum stays right: against a baseline only. Targets are numbered as tokenizers do, frequent ones first, so that shards differ.
+TEST(VocabParallelJudge, ShardsInTheWrongPlaceAreNamedAtTheirFirstStepOnceThereIsABaseline) {
+  constexpr std::int64_t kMany = 192, kWidth = kVocab / kRanks;
+  const auto rows = [](std::int64_t step) {
+    Problem problem = TrainedRows(step, kMany, kVocab);
+    for (std::int64_t i = 0; i < kMany; ++i) {  // the first shard has half of the targets, the second a quarter, ...
+      const std::int64_t share = i % 8, shard = share < 4 ? 0 : share < 6 ? 1 : share < 7 ? 2 : 3;
+      std::int64_t& target = problem.targets[static_cast<std::size_t>(i)];
+      const std::int64_t moved = shard * kWidth + target % kWidth;
+      std::swap(problem.logits[static_cast<std::size_t>(i * kVocab + target)], problem.logits[static_cast<std::size_t>(i * kVocab + moved)]);
+      target = moved;
+    }
+    return problem;
+  };
+  const auto swapped = [](Ranks& ranks) {
+    std::swap_ranges(ranks.calls[kFaulty].logits.begin(), ranks.calls[kFaulty].logits.end(), ranks.calls[0].logits.begin());
+  };
+  const auto another = [](Ranks& ranks) {
+    for (std::int64_t i = 0; i < kMany; ++i) {
+      for (std::int64_t j = 0; j < kWidth; ++j) ranks.calls[kFaulty].SetLogit(i, j, 4 * std::sin(static_cast<double>(i * 37 + j * 11)));
+    }
+  };
+  for (const bool swap : {true, false}) {
+    TensorParallelJob job(EvenShards(kVocab, kRanks), kVocab);
+    JudgeScript script(detect::DefaultPolicies().defaults, 1, kRanks);
+    for (int step = 0; step < 52; ++step) {
+      const bool faulty = step >= 50;
+      const std::function<void(Ranks&)> spoil = swap ? std::function<void(Ranks&)>(swapped) : std::function<void(Ranks&)>(another);
+      const TensorParallelJob::Step seen = job.Run(rows(step), faulty ? spoil : nullptr);
+      EXPECT_EQ(seen.says, "nothing") << "no sum is wrong";
+      script.Step(Records(seen.records, script.next_step));
+      script.Look();
+      ASSERT_EQ(script.IsOpen(state::Condition::kIntegrity, "shard"), faulty) << "step " << step << (swap ? " swapped" : " another layer's");
+    }
+    const state::Incident found = *script.FindOpen(state::Condition::kIntegrity, "shard");
+    EXPECT_THAT(found.summary, ::testing::HasSubstr(swap ? "Ranks 0 and 2 seem to hold each other's shard" : "Rank 2 seems to hold a shard"));
+  }
 }
 
 }  // namespace
