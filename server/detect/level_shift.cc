@@ -17,6 +17,12 @@ constexpr double kDivergingNats = 1;
 constexpr double kDivergingDeviations = 6;
 constexpr double kCriticalDeviations = 3;
 constexpr double kShortAlarm = 20;  // deviations in fifteen steps: a shift of two is missed once in 200 times, white noise reaches it less than once in 1e6 steps
+// Of the second sum: about one alarm in 1.5e5 steps of white noise.
+constexpr double kSlowSlack = 0.5;
+constexpr double kSlowAlarm = 13;
+constexpr double kSlowFreeze = 5;      // from here on nothing enters the mean that it is measured against
+constexpr std::int32_t kMeanSteps = 128;  // of the fading mean, as exact as a plain one of 256
+constexpr double kFading = 0.996;
 constexpr std::int32_t kMaxPoints = 1 << 30;
 
 // A log of few digits repeats itself: more than half of its values are the median, which says nothing of the noise.
@@ -34,10 +40,12 @@ double ScaleOf(const SortedWindow<LevelShiftDetector::kWindow>& values) {
 void LevelShiftDetector::Take(double loss) {
   const double deviation = loss - accepted_.Median();
   if (accepted_.size() > 1) {
-    lag_product_ = 0.996 * lag_product_ + deviation * previous_deviation_;
-    lag_square_ = 0.996 * lag_square_ + deviation * deviation;
+    lag_product_ = kFading * lag_product_ + deviation * previous_deviation_;
+    lag_square_ = kFading * lag_square_ + deviation * deviation;
   }
   previous_deviation_ = deviation;
+  mean_count_ = std::min(mean_count_ + 1, kMeanSteps);
+  mean_ += (loss - mean_) / mean_count_;
   accepted_.Add(loss);
 }
 
@@ -55,12 +63,12 @@ void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, c
       peak_nats_ = loss;
       peak_step_ = signals.moment.step;
     }
-    if (recent_.full() && recent_.Median() <= reference_ + scale_) {
+    if (recent_.full() && recent_.Median() <= reference_ + (small_ ? 0.1 : 1.0) * scale_) {
       book.Resolve(kSlot, signals.moment, signals.moment.step - onset_step_ + 1);
-      open_ = diverging_ = critical_ = false;
+      open_ = small_ = diverging_ = critical_ = false;
       points_ = 0;
       short_count_ = 0;
-      sum_ = 0;
+      sum_ = slow_sum_ = 0;
       recent_.Clear();
       return;
     }
@@ -84,7 +92,10 @@ void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, c
   sum_ = std::max(0.0, sum_ + deviation - policy.shift_slack_deviations);
   short_[static_cast<std::size_t>(short_count_ % kShort)] = deviation;
   short_count_ = short_count_ == 2 * kShort - 1 ? kShort : short_count_ + 1;
-  if (sum_ == 0) {
+  const double slow_scale = std::max(scale, std::sqrt((1 - kFading) * lag_square_));
+  if (slow_sum_ == 0) slow_start_step_ = signals.moment.step;
+  slow_sum_ = std::max(0.0, slow_sum_ + std::clamp((loss - mean_) / slow_scale, -kClip, kClip) - kSlowSlack);
+  if (sum_ == 0 && slow_sum_ < kSlowFreeze) {
     FlushPending();
     Take(loss);
     return;
@@ -93,23 +104,27 @@ void LevelShiftDetector::OnStep(const StepSignals& signals, bool loss_flagged, c
   if (pending_count_ == kPending) {  // neither rising to the alarm nor ending: the level has crept, follow it
     FlushPending();
     sum_ *= 0.5;
+    slow_sum_ *= 0.5;
   }
   pending_[pending_count_++] = static_cast<float>(std::clamp(loss, -1e37, 1e37));
   const double correlation = lag_square_ > 0 ? std::clamp(lag_product_ / lag_square_, 0.0, 0.8) : 0;
   const double inflation = (1 + correlation) / (1 - correlation);
   const double last = std::accumulate(short_.begin(), short_.end(), 0.0);
-  if (sum_ < policy.shift_alarm_deviations * inflation && (short_count_ < kShort || last < kShortAlarm * std::pow(inflation, 0.8))) return;
+  const bool fast = sum_ >= policy.shift_alarm_deviations * inflation || (short_count_ >= kShort && last >= kShortAlarm * std::pow(inflation, 0.8));
+  const bool slow = !fast && mean_count_ == kMeanSteps && slow_sum_ >= kSlowAlarm * inflation * policy.shift_alarm_deviations / 10;
+  if (!fast && !slow) return;
 
   open_ = true;
   points_ = 0;
-  reference_ = accepted_.Median();
-  scale_ = scale;
-  onset_step_ = sum_start_step_;
+  reference_ = slow ? mean_ : accepted_.Median();
+  scale_ = slow ? slow_scale : scale;
+  onset_step_ = slow ? slow_start_step_ : sum_start_step_;
   peak_nats_ = loss;
   peak_step_ = signals.moment.step;
   recent_.Clear();
   for (int i = 0; i < pending_count_; ++i) recent_.Add(pending_[i]);
   pending_count_ = 0;
+  small_ = recent_.Median() < reference_ + 2 * scale_;
   ReportTo(book, signals, policy);
 }
 
@@ -127,6 +142,7 @@ void LevelShiftDetector::Adopt(double from_nats, double to_nats, std::int64_t on
                                IncidentBook& book) {
   if (open_) return;
   open_ = true;
+  small_ = false;
   points_ = 0;
   reference_ = from_nats;
   scale_ = ScaleOf(accepted_);
@@ -151,7 +167,7 @@ void LevelShiftDetector::ReportTo(IncidentBook& book, const StepSignals& signals
   Finding finding;
   finding.condition = diverging_ ? state::Condition::kDivergence : state::Condition::kLevelShift;
   finding.severity = critical_ ? state::Severity::kCritical
-                     : diverging_ || shift >= policy.shift_floor_nats ? state::Severity::kWarning
+                     : diverging_ || shift >= std::max(policy.shift_floor_nats, small_ ? 1.5 * scale_ : 0) ? state::Severity::kWarning
                                                                       : state::Severity::kInfo;
   finding.onset_step = onset_step_;
   finding.peak_step = peak_step_;
@@ -175,12 +191,17 @@ void LevelShiftDetector::Save(StateWriter& out) const {
   out.Put(lag_square_);
   out.Put(previous_deviation_);
   out.Put(sum_);
+  out.Put(mean_);
+  out.Put(mean_count_);
+  out.Put(slow_sum_);
+  out.Put(slow_start_step_);
   for (const double one : short_) out.Put(one);
   out.Put(short_count_);
   out.Put(pending_count_);
   for (int i = 0; i < pending_count_; ++i) out.Put(pending_[i]);
   out.Put(sum_start_step_);
   out.Put<std::uint8_t>(open_);
+  out.Put<std::uint8_t>(small_);
   out.Put<std::uint8_t>(diverging_);
   out.Put<std::uint8_t>(critical_);
   out.Put(points_);
@@ -199,12 +220,17 @@ void LevelShiftDetector::Restore(StateReader& in) {
   lag_square_ = in.GetFinite();
   previous_deviation_ = in.GetFinite();
   sum_ = in.GetIn<double>(0, 1e12);
+  mean_ = in.GetFinite();
+  mean_count_ = in.GetIn<std::int32_t>(0, kMeanSteps);
+  slow_sum_ = in.GetIn<double>(0, 1e12);
+  slow_start_step_ = in.GetStep();
   for (double& one : short_) one = in.GetIn<double>(-kClip, kClip);
   short_count_ = in.GetIn<std::int32_t>(0, 2 * kShort - 1);
   pending_count_ = in.GetIn<std::int32_t>(0, kPending);
   for (int i = 0; i < pending_count_; ++i) pending_[i] = in.GetIn<float>(-1e38f, 1e38f);
   sum_start_step_ = in.GetStep();
   open_ = in.GetBool();
+  small_ = in.GetBool();
   diverging_ = in.GetBool();
   critical_ = in.GetBool();
   points_ = in.GetIn<std::int32_t>(0, kMaxPoints);

@@ -77,12 +77,13 @@ bool NonfiniteDetector::OnStep(const StepSignals& signals, const Policy& policy,
     if (++clean_ >= policy.nonfinite_close_steps) {
       book.Resolve(kSlot, signals.moment, last_bad_step_ - onset_step_ + 1);
       OnAttempt();
-    } else if (const state::Incident* incident = book.FindOpen(kSlot); clean_ == 1 && incident != nullptr) {
-      // Finite again: no longer critical, but watched until the clean steps have passed.
+    } else if (const state::Incident* incident = book.FindOpen(kSlot);
+               clean_ == 1 && incident != nullptr && incident->severity != state::Severity::kWarning) {
+      // Finite again: no longer critical, but watched until the clean steps have passed. Its last step stays the last that was not.
       Finding finding{incident->condition, incident->kind, state::Severity::kWarning, onset_step_, incident->peak_step, incident->rank,
                       incident->summary, incident->evidence};
-      if (incident->severity != state::Severity::kWarning) absl::StrAppend(&finding.summary, "; finite again since step ", signals.moment.step);
-      book.Report(kSlot, std::move(finding), signals.moment);
+      absl::StrAppend(&finding.summary, "; finite again since step ", signals.moment.step);
+      book.Report(kSlot, std::move(finding), {signals.moment.attempt, last_bad_step_, signals.moment.time_ns});
     }
     return false;
   }

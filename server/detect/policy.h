@@ -35,7 +35,7 @@ struct Policy {
   double collapse_zero_grad_steps = 20;  // a gradient norm of exactly 0 in a row; one or two are a batch without targets
 
   // Level shift: CUSUM of deviations, slack 1. Alarm at 10 for white noise (raised where steps are correlated): no false alarm in 2e6 steps,
-  // white or AR(0.3); a shift of two deviations is found after 11 steps (median, white noise).
+  // white or AR(0.3); a shift of two deviations is found after 11 steps (median, white noise). A second sum, for shifts of one, goes with it.
   double shift_slack_deviations = 1;
   double shift_alarm_deviations = 10;
   double shift_floor_nats = 0.1;  // a smaller shift is reported, but as info

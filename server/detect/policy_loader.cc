@@ -8,6 +8,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -26,8 +27,12 @@ class Parser {
   explicit Parser(std::string name) : name_(std::move(name)) {}
 
   absl::StatusOr<PolicySet> Parse(const std::string& text) {
-    YAML::Node root = YAML::Load(text);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     PolicySet set;
+    if (documents.empty()) return DefaultPolicies();
+    // The others would be passed over without a word.
+    if (documents.size() > 1) return Error(documents[1], absl::StrCat("a policy is one YAML document, and here are ", documents.size(), ", divided by '---'"));
+    const YAML::Node& root = documents[0];
     if (root.IsNull()) return DefaultPolicies();
     if (absl::Status status = ReadPolicy(root, "", /*top=*/true, set.defaults); !status.ok()) return status;
     if (const YAML::Node runs = root["runs"]; runs.IsDefined()) {
@@ -181,6 +186,10 @@ bool TooDeep(std::string_view text) {
 
 absl::StatusOr<PolicySet> ParsePolicy(std::string_view text, const std::string& name) {
   if (text.size() > kMaxBytes) return absl::InvalidArgumentError(absl::StrCat(name, ": larger than 1 MiB"));
+  const std::size_t odd = text.find_first_of(std::string_view("\0\xfe\xff", 3));
+  if (odd != std::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not UTF-8 text: byte ", static_cast<unsigned char>(text[odd]), " at offset ", odd));
+  }
   if (TooDeep(text)) return absl::InvalidArgumentError(absl::StrCat(name, ": nested too deeply for a policy"));
   try {
     return Parser(name).Parse(std::string(text));

@@ -20,6 +20,7 @@ TEST(Nonfinite, OneNanStepAndOneInfStepAreCountedOnceEachAndNothingElse) {
   job.Step({.nonfinite_rows = 1024});
   ASSERT_TRUE(job.IsOpen(Condition::kNonfinite));
   job.Steps(20, 2.2);
+  EXPECT_EQ(job.FindOpen(Condition::kNonfinite)->last_step, 20) << "not the finite step behind it";
   job.Step({.loss = 2.2, .grad_norm = kInf});
   const state::Incident incident = *job.FindOpen(Condition::kNonfinite);
   double steps = 0;

@@ -81,6 +81,14 @@ TEST(Policy, HostileTextIsAnErrorAndNoCrash) {
   EXPECT_NE(ErrorOf(dashes), "accepted");
   EXPECT_NE(ErrorOf(std::string(3 << 20, 'a')), "accepted");
   EXPECT_NE(ErrorOf("a: &x [*x, *x]"), "accepted");
+  EXPECT_TRUE(Contains(ErrorOf(std::string("\xff\xfe\0", 3)), "not UTF-8 text: byte 255 at offset 0"));
+  EXPECT_TRUE(Contains(ErrorOf(std::string("mode: advise\n\0", 14)), "byte 0 at offset 13"));
+}
+
+// What stands behind a '---' would else be passed over without a word.
+TEST(Policy, ASecondDocumentIsRefused) {
+  EXPECT_TRUE(Contains(ErrorOf("loss: {close_steps: 30}\n---\nloss: {close_steps: 20}\n"), "a policy is one YAML document, and here are 2"));
+  EXPECT_EQ(ErrorOf("---\nloss: {close_steps: 30}\n"), "accepted");
 }
 
 TEST(Policy, AFileThatIsNotThereIsNamed) {

@@ -79,6 +79,51 @@ TEST(LevelShift, TwoDeviationsAreFoundSoonAndTheCleanPartIsQuiet) {
   EXPECT_EQ(late, 0) << "of 40 seeds; the median is 10 steps";
 }
 
+// observer A4: one deviation in the median seed, and neither is lost again while it lasts.
+TEST(LevelShift, OneDeviationIsFoundInTheMedianSeedWithinThirtySteps) {
+  std::vector<int> after;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    JudgeScript job;
+    Noise noise(seed, 0.02);
+    for (int i = 0; i < 600; ++i) job.Loss(2.21 + noise.Next());
+    ASSERT_EQ(job.OpenedInAll(), 0u) << seed;
+    int found = 1000;
+    for (int i = 0; i < 200; ++i) {
+      job.Loss(2.23 + noise.Next());
+      if (found == 1000 && job.IsOpen(Condition::kLevelShift)) found = i + 1;
+    }
+    after.push_back(found);
+    EXPECT_EQ(found < 1000, job.IsOpen(Condition::kLevelShift)) << "seed " << seed << ": a shift that stays stays open";
+    EXPECT_LE(job.OpenedInAll(), 1u) << seed;
+  }
+  std::sort(after.begin(), after.end());
+  EXPECT_LE(after[20], 30);
+  EXPECT_LT(after[30], 200) << "three of four are found at all";
+}
+
+// observer A4: what a rolling baseline absorbs after two flags.
+TEST(LevelShift, AStepOfAFewTenthsForFiveHundredStepsIsOneEventThatStaysOpen) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    JudgeScript job;
+    Noise noise(seed, 0.02);
+    for (int i = 0; i < 400; ++i) job.Loss(2.21 + noise.Next());
+    ASSERT_EQ(job.OpenedInAll(), 0u);
+    for (int i = 0; i < 500; ++i) job.Loss(2.36 + noise.Next());
+    EXPECT_TRUE(job.IsOpen(Condition::kLevelShift)) << seed;
+    EXPECT_EQ(job.Opened(Condition::kLevelShift), 1u) << seed;
+    EXPECT_EQ(job.Opened(Condition::kDivergence), 0u) << seed;
+    for (int i = 0; i < 60; ++i) job.Loss(2.21 + noise.Next());
+    EXPECT_FALSE(job.IsOpen(Condition::kLevelShift)) << seed;
+  }
+}
+
+TEST(LevelShift, TwentyThousandCleanStepsAreNone) {
+  JudgeScript job;
+  Noise noise(5, 0.02);
+  for (int i = 0; i < 20'000; ++i) job.Loss(2.21 + noise.Next());
+  EXPECT_EQ(job.OpenedInAll(), 0u);
+}
+
 TEST(LevelShift, StaysOneOpenEventUntilTheLossIsBack) {
   JudgeScript job;
   job.Steps(400, 2.21);
