@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "lossgauge/v1/lossgauge.pb.h"
+#include "lossgauge/v1/post_mortem.pb.h"
 #include "server/api/step_watch.h"
 #include "server/api/verdict_watch.h"
 #include "server/state/board.h"
@@ -39,6 +40,8 @@ class Api {
   // Looks at up to 600 000 rows: `is_cancelled`, where given, is asked every 500, and ends it with CANCELLED.
   absl::StatusOr<v1::Comparison> CompareRuns(const v1::CompareRunsRequest& request, const std::function<bool()>& is_cancelled = nullptr) const;
   absl::StatusOr<v1::Explanation> Explain(const v1::ExplainRequest& request) const;
+  absl::StatusOr<v1::ListJournalResponse> ListJournal(const v1::ListJournalRequest& request) const;
+  absl::StatusOr<v1::ListPoliciesResponse> ListPolicies(const v1::ListPoliciesRequest& request) const;
 
   // `done` is called once, on the drain thread when it comes round, or at once if the request is refused. If the drain thread has stopped,
   // never: callers keep a deadline of their own.

@@ -97,6 +97,14 @@ std::vector<std::string> JudgedBy(state::HistoryReader* history, const std::stri
   return versions;
 }
 
+// The one that judged, if it is another than what is loaded now and is kept; else what is loaded.
+std::shared_ptr<const state::PolicyView> PolicyOfTheTime(state::HistoryReader* history, const std::vector<std::string>& judged_by,
+                                                         const std::shared_ptr<const state::PolicyView>& loaded) {
+  if (history == nullptr || judged_by.empty() || (loaded != nullptr && judged_by.front() == loaded->version)) return loaded;
+  const auto kept = history->ReadPolicies(judged_by.front());
+  return kept.ok() && !kept->empty() ? kept->front().policy : loaded;
+}
+
 // An error about one of two runs says which.
 absl::Status Named(const char* field, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(field, ": ", std::string(status.message())));
@@ -153,21 +161,22 @@ absl::StatusOr<v1::Explanation> Api::Explain(const v1::ExplainRequest& request) 
   if (!request.incident().empty()) {
     const auto& live = (*run)->incidents;
     const auto found = std::find_if(live.begin(), live.end(), [&](const state::Incident& one) { return one.id == request.incident(); });
-    if (found != live.end()) {
-      story.judged_by = JudgedBy(history_.get(), story.run, *found);
-      return ExplainIncident(story, *found);
-    }
+    const auto explain = [&](const state::Incident& incident) {
+      story.judged_by = JudgedBy(history_.get(), story.run, incident);
+      const auto policy = PolicyOfTheTime(history_.get(), story.judged_by, (*run)->policy);
+      story.policy = policy.get();
+      return ExplainIncident(story, incident);
+    };
+    if (found != live.end()) return explain(*found);
     if (history_ != nullptr) {
       const auto stored = history_->FindIncident(story.run, request.incident());
       if (!stored.ok()) return stored.status();
-      if (stored->has_value()) {
-        story.judged_by = JudgedBy(history_.get(), story.run, **stored);
-        return ExplainIncident(story, **stored);
-      }
+      if (stored->has_value()) return explain(**stored);
     }
     return absl::NotFoundError(absl::StrCat("incident: run ", Quoted(story.run), " has no incident ", Quoted(request.incident()),
                                             "; ListIncidents gives the id of each"));
   }
+  std::shared_ptr<const state::PolicyView> policy_of_past;  // outlives the story
   if (history_ != nullptr) {
     const auto changes = history_->ReadVerdicts(story.run, 1, 0);
     if (!changes.ok()) return changes.status();
@@ -175,6 +184,8 @@ absl::StatusOr<v1::Explanation> Api::Explain(const v1::ExplainRequest& request) 
       const state::Verdict& last = changes->front();
       if (story.is_past) {
         story.verdict = last;
+        policy_of_past = PolicyOfTheTime(history_.get(), {last.policy_version}, (*run)->policy);
+        story.policy = policy_of_past.get();
       } else if (!DiffersInSubstance(last, *story.verdict)) {
         story.verdict_since_ns = last.evaluated_at_ns;
       }

@@ -127,10 +127,13 @@ std::string ShadowNote(const Verdict& verdict) {
   return verdict.mode == "shadow" ? "The run is in shadow mode: it is judged and shown, but health and alerts stay calm." : "";
 }
 
-// Thresholds are those of the policy that is loaded: it may be another one than what was judged by.
+// Thresholds are those of the policy that judged, where it is kept; else of the one that is loaded, which may be another.
 std::string PolicyNote(const state::PolicyView* policy, const std::vector<std::string>& judged_by) {
   if (judged_by.empty() || (policy != nullptr && judged_by.size() == 1 && judged_by[0] == policy->version)) return "";
   const std::string by = absl::StrCat("judged by policy ", absl::StrJoin(judged_by, ", "));
+  if (policy != nullptr && judged_by[0] == policy->version) {
+    return absl::StrCat("It was ", by, "; numbers are those of ", policy->version, ", the last of them.");
+  }
   if (policy == nullptr) return absl::StrCat("It was ", by, ", whose numbers are not known any more.");
   return absl::StrCat("Numbers are those of policy ", policy->version, ", which is loaded now; it was ", by, ", whose numbers may have been others.");
 }

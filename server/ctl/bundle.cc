@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,6 +17,7 @@
 #include "server/ctl/connection.h"
 #include "server/ctl/json_writer.h"
 #include "server/ctl/pages.h"
+#include "server/ctl/post_mortem.h"
 #include "server/ctl/step_export.h"
 #include "server/ctl/values.h"
 #include "server/replay/bundle.h"
@@ -30,9 +32,10 @@ constexpr std::int32_t kPageSize = 1000;
 constexpr std::int64_t kStepsBefore = 2000;
 constexpr std::int64_t kStepsAfter = 500;
 constexpr std::size_t kMostPolicies = 100;  // that a manifest names
-// For people; what `replay` says of a bundle goes by its steps.
+// By steps alone. For people.
 constexpr char kNotJudgedAgain[] =
     "integrity, accounting, stalls, lost processes and what was done with verdicts; of several ranks also rank_missing and rank_outlier";
+constexpr std::int64_t kJournalSlackSeconds = 5;  // verdicts follow their steps
 
 // What went wrong: an answer of lossgauged, or a file.
 struct Trouble {
@@ -43,7 +46,8 @@ struct Trouble {
 
 class Bundler {
  public:
-  Bundler(Connection* connection, BundleWriter* writer, std::string run) : connection_(*connection), writer_(*writer), run_(std::move(run)) {}
+  Bundler(Connection* connection, BundleWriter* writer, std::string run)
+      : connection_(*connection), writer_(*writer), run_(std::move(run)), post_mortem_(*connection) {}
 
   Trouble Pack(const std::string& incident_id, absl::Time now) {
     if (!incident_id.empty()) FindIncident(incident_id);
@@ -51,16 +55,14 @@ class Bundler {
     const auto run = Live<v1::GetRunRequest, v1::Run>(&v1::LossGauge::Stub::GetRun);
     const auto policy = Live<v1::GetPolicyRequest, v1::Policy>(&v1::LossGauge::Stub::GetPolicy);
     FindPolicies();
+    FindJournal();
     Manifest(incident_id, run, policy, now);  // first, so that a reader knows at once what it has
     Explanation(incident_id);
     if (run) {
       Add(ToJson(*run, true));
       EndMember("run.json");
     }
-    if (policy) {
-      Add(policy->text());
-      EndMember("policy.yaml");
-    }
+    Policies(policy);
     Lines<v1::ListIncidentsRequest, v1::ListIncidentsResponse, v1::Incident>("incidents.jsonl", &v1::LossGauge::Stub::ListIncidents,
                                                                              [](const auto& page) { return page.incidents(); });
     Lines<v1::ListVerdictsRequest, v1::ListVerdictsResponse, v1::Verdict>("verdicts.jsonl", &v1::LossGauge::Stub::ListVerdicts,
@@ -69,6 +71,7 @@ class Bundler {
                                                                     [](const auto& page) { return page.events(); });
     Steps("steps.jsonl", false);
     Steps("ranks.jsonl", true);
+    Journal();
     if (!trouble_.any()) trouble_.file = writer_.Finish();
     return trouble_;
   }
@@ -132,17 +135,68 @@ class Bundler {
     return response;
   }
 
-  // Versions of the policies that the verdicts were given by. lossgauged has the text of the present one only.
+  // Versions of the policies that the verdicts were given by.
   void FindPolicies() {
     Pages<v1::ListVerdictsRequest, v1::ListVerdictsResponse>(&v1::LossGauge::Stub::ListVerdicts, {}, [&](const auto& page) {
       for (const v1::Verdict& verdict : page.verdicts()) {
         // Newest first. Of an incident's bundle those that were given before it ended.
-        if (incident_ && !incident_->open() && TimeUtil::TimestampToNanoseconds(verdict.evaluated_at()) > TimeUtil::TimestampToNanoseconds(incident_->resolved_time())) continue;
+        const std::int64_t given_ns = TimeUtil::TimestampToNanoseconds(verdict.evaluated_at());
+        if (incident_ && !incident_->open() && given_ns > TimeUtil::TimestampToNanoseconds(incident_->resolved_time())) continue;
         if (!verdict.policy_version().empty()) policies_.insert(verdict.policy_version());
-        if (incident_ && TimeUtil::TimestampToNanoseconds(verdict.evaluated_at()) <= TimeUtil::TimestampToNanoseconds(incident_->onset_time())) return false;
+        if (incident_ && given_ns <= TimeUtil::TimestampToNanoseconds(incident_->onset_time())) return false;
       }
       return policies_.size() < kMostPolicies;
     });
+  }
+
+  void FindJournal() {
+    if (trouble_.any()) return;
+    trouble_.rpc = post_mortem_.Journal(run_, {}, [this](const v1::JournalPart&) {
+      has_journal_ = true;
+      return false;
+    });
+  }
+
+  // policy.yaml: the one that is loaded, or of a run of the past the last that judged; and all that judged, as they were.
+  void Policies(const std::optional<v1::Policy>& loaded) {
+    std::vector<v1::KeptPolicy> kept;
+    if (!trouble_.any()) trouble_.rpc = post_mortem_.Policies(run_, policies_, &kept);
+    const v1::KeptPolicy* newest = nullptr;
+    for (const v1::KeptPolicy& one : kept) {
+      if (newest == nullptr || TimeUtil::TimestampToNanoseconds(one.first_used()) > TimeUtil::TimestampToNanoseconds(newest->first_used())) newest = &one;
+    }
+    if (loaded || newest != nullptr) {
+      Add(loaded ? loaded->text() : newest->policy().text());
+      EndMember("policy.yaml");
+    }
+    int number = 0;
+    for (const v1::KeptPolicy& one : kept) {
+      Add(absl::StrCat("# first used ", TimeUtil::ToString(one.first_used()), "\n", one.policy().text()));
+      EndMember(absl::StrCat("policies/", ++number, ".yaml"));
+    }
+  }
+
+  // Of an incident's bundle the parts around its steps.
+  void Journal() {
+    if (!has_journal_) return;
+    TimeSpan span;
+    if (incident_ && first_received_) span.first = *first_received_;
+    if (incident_ && last_received_) {
+      span.last = *last_received_;
+      span.last->set_seconds(span.last->seconds() + kJournalSlackSeconds);
+    }
+    Add(replay::kJournalLine);
+    if (trouble_.any()) return;
+    trouble_.rpc = post_mortem_.Journal(run_, span, [this](const v1::JournalPart& part) {
+      std::string head;
+      for (const std::uint64_t number : {static_cast<std::uint64_t>(part.data().size()), replay::JournalChecksum(part.data())}) {
+        for (int shift = 0; shift < 64; shift += 8) head.push_back(static_cast<char>(number >> shift));
+      }
+      Add(head);
+      Add(part.data());
+      return !trouble_.any();
+    });
+    EndMember(replay::kJournalMember);
   }
 
   // Messages as lines of JSON, in the order in which lossgauged lists them.
@@ -169,6 +223,10 @@ class Bundler {
     Pages<v1::ListStepsRequest, v1::ListStepsResponse>(&v1::LossGauge::Stub::ListSteps, request, [&](const auto& page) {
       for (const v1::Step& step : page.steps()) {
         if (!ranks) {
+          if (step.has_receive_time()) {
+            if (!first_received_) first_received_ = step.receive_time();
+            last_received_ = step.receive_time();
+          }
           all->Add(step, &bytes);
           continue;
         }
@@ -197,7 +255,9 @@ class Bundler {
     if (policy) absl::StrAppend(&text, ", \"policy_version\": ", JsonText(policy->version()));
     absl::StrAppend(&text, ", \"verdict_policy_versions\": [",
                     absl::StrJoin(policies_, ", ", [](std::string* out, const std::string& version) { *out += JsonText(version); }),
-                    "], \"not_judged_again\": ", JsonText(kNotJudgedAgain), "}\n");
+                    "], \"journal\": ", has_journal_ ? "true" : "false");
+    if (!has_journal_) absl::StrAppend(&text, ", \"not_judged_again\": ", JsonText(kNotJudgedAgain));
+    absl::StrAppend(&text, "}\n");
     Add(text);
     EndMember("MANIFEST.json");
   }
@@ -207,6 +267,9 @@ class Bundler {
   const std::string run_;
   std::optional<v1::Incident> incident_;
   std::set<std::string> policies_;
+  PostMortem post_mortem_;
+  bool has_journal_ = false;
+  std::optional<google::protobuf::Timestamp> first_received_, last_received_;  // of the steps
   Trouble trouble_;
 };
 
@@ -238,9 +301,10 @@ Command BundleCommand() {
   return {.name = "bundle",
           .operands = "RUN [INCIDENT]",
           .summary = "pack all that is known of a run into one archive, for the post-mortem",
-          .details = absl::StrCat("A tar archive with the steps (over ranks, and each rank's own), events, incidents, verdicts, policy, layout and the "
-                                  "explanation. `replay` judges the steps over ranks again, by the policy in it: the one of now, and MANIFEST.json names "
-                                  "those that the verdicts were given by. Not judged again: ",
+          .details = absl::StrCat("A tar archive with the steps (over ranks, and each rank's own), events, incidents, verdicts, the policies that judged, "
+                                  "layout, the explanation, and the journal: what the judge was told, as far back as lossgauged keeps it "
+                                  "(--journal_mebibytes). `replay` judges again by the journal and says whether each verdict comes out as it was given; "
+                                  "without one, by the steps over ranks and the policy of now, and not: ",
                                   kNotJudgedAgain, ". With an incident: the steps from 2000 before it to 500 after it."),
           .flags = {{"output", FlagKind::kText, "FILE", "the archive; also -o FILE. Appears once it is whole"}},
           .remote = true,

@@ -8,6 +8,7 @@
 #include "server/ctl/replay_output.h"
 #include "server/detect/policy.h"
 #include "server/replay/bundle.h"
+#include "server/replay/journal_replay.h"
 #include "server/replay/joined_files.h"
 #include "server/replay/live_ring.h"
 #include "server/replay/read_log.h"
@@ -36,6 +37,40 @@ ReplayedRun ReplayFiles(const std::string& name, const std::vector<std::string>&
   run.points = joined.points();
   run.result = replay.Finish();
   return run;
+}
+
+// By its journal, where it has one: the outcome, and in words how it compares with the run's own time. False: there is none.
+bool ReplayByJournal(const std::string& path, const std::optional<detect::PolicySet>& given, ReplayedRun* run) {
+  auto replayed = replay::ReplayJournal(path, given);
+  if (replayed.ok() && !replayed->has_value()) return false;
+  ReplayedFile& file = run->files.emplace_back();
+  file.path = path;
+  if (!replayed.ok()) {
+    file.error = std::string(replayed.status().message());
+    return true;
+  }
+  replay::JournalOutcome& outcome = **replayed;
+  file.error = outcome.error;
+  file.report.format = absl::StrCat(replay::kBundleFormat, " with a journal");
+  file.points = file.report.points = run->points = outcome.steps;
+  file.report.attempts = static_cast<std::uint32_t>(outcome.attempts);
+  std::vector<std::string>& notes = file.report.notes;
+  notes.push_back(absl::StrCat("judged by the journal from step ", outcome.first ? outcome.first->step : 0, " on: records of up to ", outcome.most_ranks,
+                               " ranks, events and signs of life, at the times at which lossgauged had them"));
+  if (given) {
+    notes.push_back("by another policy than in the run's time: verdicts are not compared with those of then");
+  } else if (outcome.verdicts_unlike == 0) {
+    notes.push_back(absl::StrCat("each of ", outcome.verdicts, " verdicts came out as it was given, to the last bit"));
+  } else {
+    const replay::Moment& at = *outcome.first_unlike;
+    notes.push_back(absl::StrCat(outcome.verdicts_unlike, " of ", outcome.verdicts, " verdicts did NOT come out as they were given, the first after step ",
+                                 at.step, " of attempt ", at.attempt, ": another version of lossgauge, or a damaged journal"));
+  }
+  if (outcome.pieces_lost > 0) {
+    notes.push_back(absl::StrCat("the journal begins anew ", outcome.pieces_lost, " times: a restart of lossgauged, or a state that could not be written"));
+  }
+  run->result = std::move(outcome.result);
+  return true;
 }
 
 // Bundles are judged by the policy that is in them, unless another is given. Those of one run must not differ in it.
@@ -90,7 +125,10 @@ int Run(const Options& options, Io& io) {
       all_read = false;
       continue;
     }
-    const ReplayedRun run = ReplayFiles(name, paths, *policies);
+    ReplayedRun run;
+    run.run = name;
+    const bool has_journal = paths.size() == 1 && !options.Has("steps") && replay::IsBundle(paths[0]) && ReplayByJournal(paths[0], given, &run);
+    if (!has_journal) run = ReplayFiles(name, paths, *policies);
     for (const ReplayedFile& file : run.files) {
       if (file.error.empty() && file.points > 0) continue;
       all_read = false;
@@ -117,12 +155,14 @@ Command ReplayCommand() {
           .operands = "FILE...",
           .summary = "judge training logs as lossgauged would have; no daemon needed",
           .details = "Reads logs of Hugging Face trainers, Megatron, DeepSpeed, nanoGPT and its kin, llm.c, CSV, JSON lines, TensorBoard event files and "
-                     "our own export and bundles, by their content; the same detectors and policy as lossgauged's go over them. The end of a log "
+                     "our own export and bundles, by their content; the same detectors and policy as lossgauged's go over them. Of a bundle with a journal "
+                     "each verdict is compared with the one that was given. The end of a log "
                      "counts as a clean "
                      "end. What a log does not say is absent; where it gives no times of its steps, times are made up, a second a point. Exit code 1 if "
                      "a file cannot be read or holds no training log.",
           .flags = {{"policy", FlagKind::kText, "FILE", "thresholds, as lossgauged's --policy; default: those in the bundle, else lossgauged's defaults"},
                     {"run", FlagKind::kText, "NAME", "the files are one run's logs, in this order; without it each is a run of its own, named as the file"},
+                    {"steps", FlagKind::kSwitch, "", "of a bundle: judge its steps over ranks as those of a log, though it has a journal"},
                     {"live", FlagKind::kText, "DIR", "judge nothing here: feed the log to the running lossgauged that drains this ring directory, as a job"},
                     {"rate", FlagKind::kInteger, "N", "with --live: points a second (default 50)", 1,
                      static_cast<std::int64_t>(replay::kMostPointsPerSecond)}},

@@ -1,6 +1,8 @@
 #include "server/detect/policy.h"
 
+#include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "proto/lossgauge/ring/ring_abi.h"
@@ -68,6 +70,21 @@ std::shared_ptr<const state::PolicyView> ViewOf(const Policy& policy) {
   view->mode = policy.mode;
   for (const PolicyField& field : kFields) view->thresholds.push_back({std::string(field.section), std::string(field.key), policy.*field.value});
   return view;
+}
+
+Policy PolicyOf(const state::PolicyView& view, std::size_t* unknown) {
+  Policy policy;
+  policy.version = view.version;
+  policy.mode = view.mode == "shadow" ? "shadow" : "advise";
+  if (unknown != nullptr) *unknown = 0;
+  for (const auto& threshold : view.thresholds) {
+    const auto field = std::find_if(std::begin(kFields), std::end(kFields),
+                                    [&](const PolicyField& one) { return one.section == threshold.section && one.key == threshold.key; });
+    const bool known = field != std::end(kFields) && threshold.value >= field->low && threshold.value <= field->high;
+    if (known) policy.*(field->value) = threshold.value;
+    if (!known && unknown != nullptr) ++*unknown;
+  }
+  return policy;
 }
 
 std::string PolicyVersion(const Policy& policy) {

@@ -2,6 +2,7 @@
 #ifndef LOSSGAUGE_SERVER_DETECT_POLICY_FIELDS_H_
 #define LOSSGAUGE_SERVER_DETECT_POLICY_FIELDS_H_
 
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -22,8 +23,9 @@ struct PolicyField {
 
 std::span<const PolicyField> PolicyFields();
 
-// All of a policy for those who explain it.
+// All of a policy for those who explain it, and back: what the view does not name keeps its default, and what this version does not know is counted.
 std::shared_ptr<const state::PolicyView> ViewOf(const Policy& policy);
+Policy PolicyOf(const state::PolicyView& view, std::size_t* unknown = nullptr);
 
 }  // namespace lossgauge::detect
 

@@ -69,6 +69,9 @@ ABSL_FLAG(std::int64_t, history_mebibytes, 1024,
 ABSL_FLAG(absl::Duration, history_full, absl::Hours(48),
           "So long each step is kept as it was; older ones are thinned: 64 steps become one row with mean, minimum and maximum.");
 ABSL_FLAG(absl::Duration, history_age, absl::Hours(720), "Steps older than this are dropped from history, and so is a run without any left.");
+ABSL_FLAG(std::int64_t, journal_mebibytes, 64,
+          "MiB, beside the history, of what judges were told (each rank's records, signs of life), with which `lossgaugectl replay` gives the verdicts "
+          "of a bundle again, bit for bit. About 300 bytes a record; the oldest goes first. Runs of more than 256 ranks have none. 0: off. 0 to 65536.");
 
 namespace lossgauge::main {
 namespace {
@@ -271,6 +274,7 @@ Flags ParseFlags(int argc, char** argv) {
   flags.reclaim = absl::GetFlag(FLAGS_reclaim);
   flags.exit_after_end = absl::GetFlag(FLAGS_exit_after_end);
   flags.history_bytes = static_cast<std::uint64_t>(NumberFlag("history_mebibytes", absl::GetFlag(FLAGS_history_mebibytes), 16, 1 << 20)) << 20;
+  flags.journal_bytes = static_cast<std::uint64_t>(NumberFlag("journal_mebibytes", absl::GetFlag(FLAGS_journal_mebibytes), 0, 65'536)) << 20;
   flags.history_full_ns = DurationFlag("history_full", absl::GetFlag(FLAGS_history_full), absl::Minutes(1), absl::Hours(24 * 365));
   flags.history_age_ns = DurationFlag("history_age", absl::GetFlag(FLAGS_history_age), absl::Minutes(1), absl::Hours(24 * 365));
   return flags;

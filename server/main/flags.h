@@ -35,6 +35,7 @@ struct Flags {
   bool reclaim = false;
   bool exit_after_end = false;
   std::uint64_t history_bytes = 0;
+  std::uint64_t journal_bytes = 0;  // 0: off
   std::int64_t history_full_ns = 0;
   std::int64_t history_age_ns = 0;
 };

@@ -63,6 +63,7 @@ state::RunBookOptions BookOptions(const Flags& flags, state::TimeNs now_ns) {
   options.run.join.join_timeout_ns = flags.join_timeout_ns;
   options.run.join.max_ranks = flags.max_ranks;
   options.run.max_rank_series = flags.max_rank_series;
+  options.run.journal.on = flags.journal_bytes > 0;
   options.max_runs = flags.max_runs;
   options.linger_ns = flags.linger_ns;
   options.lost_linger_ns = flags.lost_linger_ns;
@@ -138,6 +139,7 @@ absl::Status Observer::Start() {
   store_options.max_bytes = flags_.history_bytes;
   store_options.full_age_ns = flags_.history_full_ns;
   store_options.max_age_ns = flags_.history_age_ns;
+  store_options.journal_bytes = flags_.journal_bytes;
   if (!flags_.state_dir.empty()) {
     // Before the database is looked at: what another process is writing must not be taken for damaged.
     if (const absl::Status status = state::MakeStateDirectory(flags_.state_dir); !status.ok()) return status;

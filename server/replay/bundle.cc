@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/lossgauge/ring/ring_abi.h"
 #include "server/replay/bundle_archive.h"
 #include "server/replay/bundle_events.h"
 #include "server/replay/flat_object.h"
@@ -21,6 +23,7 @@ namespace {
 
 constexpr std::size_t kMaxManifestBytes = 64 * 1024;
 constexpr std::size_t kMaxPolicyBytes = 1 << 20;
+constexpr std::uint64_t kMaxPartBytes = 64 << 20;
 constexpr char kManifestName[] = "MANIFEST.json";
 
 // Up to `most` bytes; nothing if there are more.
@@ -32,6 +35,18 @@ std::optional<std::string> ReadAll(ByteSource* source, std::size_t most) {
     text.append(buffer, bytes);
   }
   return text;
+}
+
+// Exactly so many bytes; fewer only at the end.
+std::string ReadUpTo(ByteSource* source, std::size_t size) {
+  std::string bytes;
+  char buffer[16 * 1024];
+  while (bytes.size() < size) {
+    const std::size_t got = source->Read(buffer, std::min(sizeof buffer, size - bytes.size()));
+    if (got == 0) break;
+    bytes.append(buffer, got);
+  }
+  return bytes;
 }
 
 // Calls `use` for each member until it says false.
@@ -50,6 +65,7 @@ absl::Status ForEachMember(const std::string& path, const std::function<bool(con
 
 struct Manifest {
   bool is_bundle = false;
+  std::string run;
   // Of an incident's bundle: the steps that were asked for. Whatever stands before or behind them is not in it.
   std::optional<std::int64_t> first_step, last_step;
   std::string policy_version;                  // of the policy that is in it
@@ -62,6 +78,7 @@ Manifest ReadManifest(ByteSource* content) {
   const auto text = ReadAll(content, kMaxManifestBytes);
   if (!text || !object.Parse(*text) || object.Text("format") != kBundleFormat) return manifest;
   manifest.is_bundle = true;
+  manifest.run = object.Text("run");
   manifest.first_step = object.Whole<std::int64_t>("first_step");
   manifest.last_step = object.Whole<std::int64_t>("last_step");
   manifest.policy_version = object.Text("policy_version");
@@ -94,7 +111,8 @@ class BundleReader {
   // What whoever reads the verdicts must know.
   void Note() {
     std::string note =
-        "not judged again, because steps do not hold it: conditions integrity and accounting, stalls and lost processes, what was done with verdicts";
+        "judged by steps alone, which do not hold what the conditions integrity and accounting, stalls and lost processes go by, nor what was done with "
+        "verdicts";
     if (most_ranks_ > 1) {
       absl::StrAppend(&note, "; the steps are those of ", most_ranks_, " ranks together, so nothing of a single rank either (rank_missing, rank_outlier)");
     }
@@ -233,6 +251,59 @@ absl::StatusOr<std::string> ReadBundlePolicy(const std::string& path) {
   if (!status.ok()) return status;
   if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": policy.yaml is larger than 1 MiB"));
   return *text;
+}
+
+std::uint64_t JournalChecksum(std::string_view part) {
+  std::uint64_t hash = lg_ring_mix(part.size() + 1);
+  for (std::size_t at = 0; at < part.size(); at += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, part.data() + at, std::min<std::size_t>(8, part.size() - at));
+    hash = lg_ring_mix(hash ^ word) + 0x9e3779b97f4a7c15u;
+  }
+  return hash;
+}
+
+absl::StatusOr<std::string> ReadBundleRun(const std::string& path) {
+  std::string run;
+  const absl::Status status = ForEachMember(path, [&](const std::string& name, ByteSource* content) {
+    if (name == kManifestName) run = ReadManifest(content).run;
+    return false;
+  });
+  if (!status.ok()) return status;
+  return run;
+}
+
+absl::Status ReadBundleJournal(const std::string& path, const std::function<bool(std::string_view part)>& use) {
+  const auto damaged = [&path](const char* what) { return absl::DataLossError(absl::StrCat(path, ": ", kJournalMember, ": ", what)); };
+  absl::Status status;
+  const absl::Status of_archive = ForEachMember(path, [&](const std::string& name, ByteSource* content) {
+    if (name != kJournalMember) return true;
+    if (ReadUpTo(content, sizeof kJournalLine - 1) != kJournalLine) {
+      status = damaged("not a journal, or one of another version");
+      return false;
+    }
+    while (true) {
+      const std::string head = ReadUpTo(content, 16);
+      if (head.empty()) return false;
+      const auto number = [&head](std::size_t at) {
+        std::uint64_t value = 0;
+        for (std::size_t i = 8; i-- > 0;) value = value << 8 | static_cast<unsigned char>(head[at + i]);
+        return value;
+      };
+      if (head.size() < 16 || number(0) > kMaxPartBytes) {
+        status = damaged(head.size() < 16 ? "it ends within a part" : "a part larger than any");
+        return false;
+      }
+      const std::uint64_t size = number(0);
+      const std::string part = ReadUpTo(content, static_cast<std::size_t>(size));
+      if (part.size() < size || JournalChecksum(part) != number(8)) {
+        status = damaged(part.size() < size ? "it ends within a part" : "a part's checksum is wrong");
+        return false;
+      }
+      if (!use(part)) return false;
+    }
+  });
+  return status.ok() ? of_archive : status;
 }
 
 }  // namespace lossgauge::replay

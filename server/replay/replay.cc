@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +10,7 @@
 #include "server/replay/attempt_names.h"
 #include "server/replay/no_store.h"
 #include "server/replay/observed_judge.h"
+#include "server/replay/replay_record.h"
 #include "server/replay/step_record.h"
 #include "server/state/run_book.h"
 
@@ -31,22 +30,11 @@ LogJobEvent EndOfLog() {
   return end;
 }
 
-int Badness(state::Action action) {
-  switch (action) {
-    case state::Action::kContinue: return 1;
-    case state::Action::kWatch: return 2;
-    case state::Action::kRestart: return 3;
-    case state::Action::kHalt: return 4;
-    case state::Action::kUnknown: break;
-  }
-  return 0;
-}
-
 }  // namespace
 
-struct Replay::Parts final : public JudgeObserver {
+struct Replay::Parts {
   Parts(const std::string& run, const detect::PolicySet& policies, std::size_t most)
-      : run_name(run), most_kept(most), judges(policies), observed(&judges, this), book(Options(), &observed, &store, kBegin) {}
+      : run_name(run), record(most), judges(policies), observed(&judges, &record), book(Options(), &observed, &store, kBegin) {}
 
   static state::RunBookOptions Options() {
     state::RunBookOptions options;
@@ -62,11 +50,9 @@ struct Replay::Parts final : public JudgeObserver {
   void Look(state::ProducerState producer_state);
   void Event(std::uint64_t kind, std::int64_t step, const std::string& text, double value, std::uint64_t count, std::uint64_t phase = LG_PHASE_TRAIN);
   void Advance();
-  void OnIncidents(const std::vector<state::Incident>& changed) override;
-  void OnVerdict(const state::Verdict& verdict) override;
 
   const std::string run_name;
-  const std::size_t most_kept;
+  ReplayRecord record;
   detect::DetectorJudgeFactory judges;
   ObservedJudgeFactory observed;
   NoStore store;
@@ -84,13 +70,6 @@ struct Replay::Parts final : public JudgeObserver {
   std::uint64_t next_event = 1;
   lg_step_record last{};
   int until_flush = kPointsAFlush;
-
-  Moment now;
-  bool at_end = false;
-  std::unordered_map<std::string, std::size_t> incident_index;
-  std::unordered_set<std::string> left_out;  // incidents that are open
-  std::optional<state::Verdict> verdict;
-  ReplayResult result;
 };
 
 void Replay::Parts::Look(state::ProducerState producer_state) {
@@ -161,42 +140,6 @@ void Replay::Parts::Advance() {
   (void)book.BuildSnapshot(now_ns, {});  // lets go of steps that only a snapshot would show
 }
 
-void Replay::Parts::OnIncidents(const std::vector<state::Incident>& changed) {
-  for (const state::Incident& incident : changed) {
-    const auto [it, inserted] = incident_index.try_emplace(incident.id, result.incidents.size());
-    if (inserted) {
-      if (result.incidents.size() >= most_kept) {
-        incident_index.erase(it);
-        if (left_out.insert(incident.id).second) ++result.incidents_left_out;
-        if (!incident.open) left_out.erase(incident.id);
-        continue;
-      }
-      result.incidents.emplace_back().first = now;
-    }
-    IncidentLife& life = result.incidents[it->second];
-    life.worst = std::max(life.worst, incident.severity);
-    if (incident.severity > state::Severity::kInfo && !life.warned) life.warned = now;
-    if (incident.severity == state::Severity::kCritical && !life.critical) life.critical = now;
-    if (!incident.open && !life.resolved) life.resolved = now;
-    if (incident.open) life.resolved.reset();
-    life.incident = incident;
-  }
-}
-
-void Replay::Parts::OnVerdict(const state::Verdict& said) {
-  if (!at_end) {
-    if (Badness(said.action) > Badness(result.worst)) result.worst = said.action;
-    result.before_end = said;
-  }
-  if (verdict && !state::DiffersInSubstance(*verdict, said)) return;
-  verdict = said;
-  if (result.verdicts.size() < most_kept) {
-    result.verdicts.push_back({now, said});
-  } else {
-    ++result.verdicts_left_out;
-  }
-}
-
 Replay::Replay(const std::string& run, const detect::PolicySet& policies, std::size_t most_kept)
     : parts_(std::make_unique<Parts>(run, policies, most_kept)) {}
 Replay::~Replay() = default;
@@ -204,19 +147,19 @@ Replay::~Replay() = default;
 void Replay::OnPoint(const LogPoint& point) {
   Parts& p = *parts_;
   if (point.attempt != p.attempt && p.attempt_names.size() >= kMaxAttempts) {
-    ++p.result.points_left_out;
+    ++p.record.result.points_left_out;
     return;
   }
   const bool knows_time = point.step_seconds && *point.step_seconds > 0 && *point.step_seconds <= kLongestStepSeconds && p.now_ns < kLongestClock;
   const double steps = static_cast<double>(std::clamp<std::int64_t>(point.interval_steps, 1, 1'000'000));
   const double seconds = knows_time ? std::min(*point.step_seconds * steps, kLongestStepSeconds) : 1;
   p.now_ns += std::max<state::TimeNs>(1000, static_cast<state::TimeNs>(seconds * 1e9));
-  p.now.point = point.index;
-  p.now.line = point.line;
-  p.now.step = point.step;
+  p.record.now.point = point.index;
+  p.record.now.line = point.line;
+  p.record.now.step = point.step;
   if (point.attempt != p.attempt) {
     p.BeginAttempt(point);
-    p.now.attempt = p.producer->attempt;
+    p.record.now.attempt = p.producer->attempt;
   }
   p.closed = LG_CLOSE_OPEN;  // whatever was said of an end: it goes on
   state::RankSample sample;
@@ -265,11 +208,11 @@ void Replay::OnJobEvent(const LogJobEvent& event) {
 
 ReplayResult Replay::Finish() {
   Parts& p = *parts_;
-  p.at_end = true;
+  p.record.at_end = true;
   p.now_ns += 1000;
   p.EndAttempt(EndOfLog());
   p.Advance();
-  return std::move(p.result);
+  return std::move(p.record.result);
 }
 
 }  // namespace lossgauge::replay

@@ -13,6 +13,7 @@
 #include "server/rpc/bounded_executor.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/loss_gauge_service.h"
+#include "server/rpc/post_mortem_service.h"
 #include "server/rpc/watch_hub.h"
 
 namespace lossgauge::rpc {
@@ -24,12 +25,14 @@ struct GrpcServer::Running {
         executor(options.history_threads, options.history_queue),
         context{api.board(), api.clock(), hub, executor},
         loss_gauge(api, context, options.reply_timeout_ns),
+        post_mortem(api, context),
         health(context) {}
 
   WatchHub hub;
   BoundedExecutor executor;
   StreamContext context;
   LossGaugeService loss_gauge;
+  PostMortemService post_mortem;
   HealthService health;
   std::unique_ptr<grpc::Server> server;
 };
@@ -77,6 +80,7 @@ absl::Status GrpcServer::Start() {
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
   builder.RegisterService(&running->loss_gauge);
+  builder.RegisterService(&running->post_mortem);
   builder.RegisterService(&running->health);
   for (grpc::Service* service : options_.further_services) builder.RegisterService(service);
   running->server = builder.BuildAndStart();

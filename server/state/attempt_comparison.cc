@@ -1,4 +1,4 @@
-#include "server/state/attempt_comparison.h"
+#include "server/state/attempt_comparer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -77,7 +77,7 @@ std::string DescribeNotCompared(const AttemptComparison& c) {
                             : c.not_compared == static_cast<std::uint64_t>(last - first) + 1
                                 ? absl::StrCat("steps ", first, " to ", last)
                                 : absl::StrCat(c.not_compared, " of steps ", first, " to ", last);
-  return absl::StrCat(which, " could not be compared with attempt '", c.with_attempt, "' (no longer in memory, or without a finite loss)");
+  return absl::StrCat(which, " could not be compared with attempt '", c.with_attempt, "' (no longer kept step by step, or without a finite loss)");
 }
 
 }  // namespace
@@ -100,24 +100,53 @@ std::string Describe(const AttemptComparison& c) {
   return text;
 }
 
-void AttemptComparer::Begin(const std::string& attempt, const std::vector<std::shared_ptr<const StepSummary>>& earlier,
-                            const std::optional<AttemptComparison>& so_far, std::vector<AttemptSpan> passes) {
+void AttemptComparer::Begin(const std::string& attempt, std::shared_ptr<KeptSteps> kept, const std::optional<AttemptComparison>& so_far,
+                            std::vector<AttemptSpan> passes) {
   *this = AttemptComparer();
   attempt_ = attempt;
+  kept_ = std::move(kept);
   result_ = so_far;
   passes_ = std::move(passes);
-  for (const auto& step : earlier) {
-    if (step->attempt == attempt || step->thinned != nullptr) continue;
-    earlier_[step->step] = {step->attempt, step->loss_nats, IsFinite(*step), step->target_fingerprint, step->mask_fingerprint};
+  for (const AttemptSpan& pass : passes_) passes_end_ = std::max(passes_end_, pass.last_step);
+}
+
+void AttemptComparer::Slide(std::int64_t step) {
+  if (kept_ == nullptr || (window_last_ && step <= *window_last_)) return;
+  const bool is_first = !window_last_;
+  window_last_ = step + kStepsAhead;
+  const std::vector<std::shared_ptr<const StepSummary>> kept = kept_->Read(std::max<std::int64_t>(0, step - kStepsBehind), *window_last_);
+  earlier_.clear();
+  for (const auto& one : kept) {
+    if (one->attempt == attempt_ || one->thinned != nullptr) continue;
+    earlier_[one->step] = {one->attempt, one->loss_nats, IsFinite(*one), one->target_fingerprint, one->mask_fingerprint};
   }
+  if (!is_first) return;  // the noise is that of the first window
   std::vector<double> jumps;
   const Pass* previous = nullptr;
-  for (const auto& [step, pass] : earlier_) {
+  for (const auto& [number, pass] : earlier_) {
     if (!pass.loss_nats || !std::isfinite(*pass.loss_nats)) continue;
     if (previous != nullptr) jumps.push_back(std::fabs(*pass.loss_nats - *previous->loss_nats));
     previous = &pass;
   }
   noise_nats_ = 1.4826 / std::sqrt(2.0) * Median(std::move(jumps));
+  if (!result_) return;
+  if (result_->noise_nats > 0) noise_nats_ = result_->noise_nats;
+  RefillDifferences(kept, step);
+}
+
+void AttemptComparer::RefillDifferences(const std::vector<std::shared_ptr<const StepSummary>>& kept, std::int64_t before_step) {
+  for (const auto& own : kept) {
+    if (own->attempt != attempt_ || own->step >= before_step || own->nonfinite_rows > 0 || !own->loss_nats || !std::isfinite(*own->loss_nats)) continue;
+    const auto at = earlier_.find(own->step);
+    if (at == earlier_.end() || !at->second.loss_nats || !std::isfinite(*at->second.loss_nats)) continue;
+    Note(own->step, *own->loss_nats - *at->second.loss_nats);
+  }
+}
+
+void AttemptComparer::Note(std::int64_t step, double difference) {
+  differences_[compared_ % kWindow] = difference;
+  at_step_[compared_ % kWindow] = step;
+  ++compared_;
 }
 
 void AttemptComparer::CompareData(const StepSummary& step, const Pass& before) {
@@ -156,9 +185,7 @@ void AttemptComparer::CompareLoss(const StepSummary& step, double before) {
     c.largest_difference_nats = difference;
     c.largest_difference_step = step.step;
   }
-  differences_[compared_ % kWindow] = difference;
-  at_step_[compared_ % kWindow] = step.step;
-  ++compared_;
+  Note(step.step, difference);
   if (difference == 0) return;
   if (!c.first_unequal_step) c.first_unequal_step = step.step;
   if (c.loss == LossMatch::kDiverged) return;
@@ -203,6 +230,7 @@ bool AttemptComparer::OnStep(const StepSummary& step) {
     if (!c->first_not_compared_step) c->first_not_compared_step = step.step;
     c->last_not_compared_step = step.step;
   };
+  if (passes_.empty() || step.step <= passes_end_) Slide(step.step);
   const auto at = earlier_.find(step.step);
   if (at == earlier_.end()) {
     const auto pass = std::find_if(passes_.rbegin(), passes_.rend(),

@@ -6,7 +6,7 @@
 //   A step that is not finite where it was finite before is one at once.
 // - Data, by the fingerprints of targets: "same"; "shifted" by a number of steps (a loader that skipped or repeated batches); "different"; "unknown"
 //   where the job gives no fingerprints.
-// - What could not be compared, because it is no longer in memory or has no loss, is counted and named.
+// - What could not be compared, because it is no longer kept step by step or has no loss, is counted and named.
 //
 // An observation, not a condition: a job may have been resumed with another learning rate or other data on purpose.
 #ifndef LOSSGAUGE_SERVER_STATE_ATTEMPT_COMPARISON_H_
@@ -60,43 +60,6 @@ struct AttemptSpan {
   std::string attempt;
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;
-};
-
-// Compares the steps of one attempt with what was kept of the attempts before it. Not thread-safe; bounded by the steps handed to Begin.
-class AttemptComparer {
- public:
-  // `earlier`: steps of other attempts, oldest first; of a step that several have the last one counts. `so_far` as of before a restart of lossgauged.
-  // `passes`: of which attempts there were steps, oldest first, whether `earlier` still has them or not.
-  void Begin(const std::string& attempt, const std::vector<std::shared_ptr<const StepSummary>>& earlier, const std::optional<AttemptComparison>& so_far,
-             std::vector<AttemptSpan> passes = {});
-  // Steps rise. True if the result changed.
-  bool OnStep(const StepSummary& step);
-  const std::string& attempt() const { return attempt_; }
-  const std::optional<AttemptComparison>& result() const { return result_; }
-
- private:
-  struct Pass {
-    std::string attempt;
-    std::optional<double> loss_nats;  // over its finite rows
-    bool all_finite = true;
-    std::uint64_t target_fingerprint = 0;
-    std::uint64_t mask_fingerprint = 0;
-  };
-  static constexpr std::size_t kWindow = 16;
-  // Makes a result if there is none yet.
-  AttemptComparison* Result(const std::string& with_attempt);
-  void CompareData(const StepSummary& step, const Pass& before);
-  void CompareLoss(const StepSummary& step, double before);
-  void MarkNonfinite(std::int64_t step);
-
-  std::string attempt_;
-  std::map<std::int64_t, Pass> earlier_;
-  std::vector<AttemptSpan> passes_;
-  double noise_nats_ = 0;
-  std::optional<AttemptComparison> result_;
-  std::array<double, kWindow> differences_{};
-  std::array<std::int64_t, kWindow> at_step_{};
-  std::uint64_t compared_ = 0;  // by this object; the window begins anew after a restart
 };
 
 }  // namespace lossgauge::state

@@ -8,6 +8,7 @@
 
 #include "server/state/incident.h"
 #include "server/state/joined_step.h"
+#include "server/state/policy_view.h"
 #include "server/state/verdict.h"
 
 namespace lossgauge::state {
@@ -24,6 +25,9 @@ std::optional<Incident> DecodeIncident(std::string_view bytes);
 // Of the producer: run, attempt and rank.
 std::string EncodeEvent(const ProducerEvent& event);
 std::optional<ProducerEvent> DecodeEvent(std::string_view bytes);
+
+std::string EncodePolicy(const PolicyView& policy);
+std::optional<PolicyView> DecodePolicy(std::string_view bytes);
 
 std::string EncodeVerdict(const Verdict& verdict);
 std::optional<Verdict> DecodeVerdict(std::string_view bytes);

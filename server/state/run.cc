@@ -39,7 +39,11 @@ WindowMaxima MaximaOf(const StepSummary& step) {
 }  // namespace
 
 Run::Run(std::string name, std::unique_ptr<RunJudge> judge, const RunOptions& options, TimeNs now_ns)
-    : name_(std::move(name)), judge_(std::move(judge)), options_(options), first_seen_ns_(now_ns), last_activity_ns_(now_ns) {}
+    : name_(std::move(name)),
+      judge_(std::make_unique<JournaledJudge>(std::move(judge), options.journal)),
+      options_(options),
+      first_seen_ns_(now_ns),
+      last_activity_ns_(now_ns) {}
 
 Attempt* Run::FindAttempt(const std::string& name) {
   for (const auto& attempt : attempts_) {
@@ -315,9 +319,8 @@ void Run::NameSibling(const std::string& incident_id, const std::string& sibling
 }
 
 bool Run::ReplaceJudge(std::unique_ptr<RunJudge> judge) {
-  const bool restored = judge->Restore(judge_->Save()).ok();
-  judge_ = std::move(judge);
-  dirty_ = judge_dirty_ = presence_dirty_ = true;
+  const bool restored = judge_->Replace(std::move(judge));
+  policy_dirty_ = dirty_ = judge_dirty_ = presence_dirty_ = true;
   return restored;
 }
 
@@ -334,19 +337,53 @@ std::uint64_t Run::OnAction(const LedgerEntry& entry, Transaction* out) {
   return ++ledger_entries_;
 }
 
+// Lives in comparer_, and so no longer than its run.
+class Run::Kept final : public KeptSteps {
+ public:
+  explicit Kept(const Run* run) : run_(*run) {}
+
+  std::vector<std::shared_ptr<const StepSummary>> Read(std::int64_t first_step, std::int64_t last_step) override {
+    std::vector<std::shared_ptr<const StepSummary>> steps;
+    std::uint64_t oldest_in_memory = run_.next_sequence_;
+    for (const auto& chunk : run_.recent_.Chunks()) {
+      for (const auto& step : *chunk) {
+        oldest_in_memory = std::min(oldest_in_memory, step->sequence);
+        if (step->step >= first_step && step->step <= last_step) steps.push_back(step);
+      }
+    }
+    if (run_.history_ == nullptr || oldest_in_memory <= 1) return steps;
+    StepQuery query;
+    query.run = run_.name_;
+    query.first_step = first_step;
+    query.last_step = last_step;
+    query.without_ranks = true;
+    query.newest_first = true;
+    query.limit = kMostRead;
+    const auto read = run_.history_->ReadSteps(query);
+    if (!read.ok()) return steps;
+    std::vector<std::shared_ptr<const StepSummary>> all;
+    for (auto step = read->rbegin(); step != read->rend(); ++step) {
+      if (step->sequence < oldest_in_memory) all.push_back(std::make_shared<const StepSummary>(*step));
+    }
+    all.insert(all.end(), steps.begin(), steps.end());
+    return all;
+  }
+
+ private:
+  // The window, over a few attempts that went through it: about 10 us each on the drain thread, once in kStepsAhead steps.
+  static constexpr int kMostRead = 8192;
+  const Run& run_;
+};
+
 void Run::CompareWithEarlier(Attempt* attempt, const StepSummary& step) {
   if (attempts_.size() < 2 || attempt != Newest()) return;
   if (comparer_.attempt() != attempt->name()) {
-    std::vector<std::shared_ptr<const StepSummary>> earlier;
-    for (const auto& chunk : recent_.Chunks()) {
-      std::copy_if(chunk->begin(), chunk->end(), std::back_inserter(earlier), [&step](const auto& kept) { return kept->step >= step.step; });
-    }
     std::vector<AttemptSpan> passes;
     for (const auto& other : attempts_) {
       const AttemptView view = other->View();
       if (other.get() != attempt && view.steps > 0) passes.push_back({view.attempt, view.first_step, view.last_step});
     }
-    comparer_.Begin(attempt->name(), earlier, attempt->comparison(), std::move(passes));
+    comparer_.Begin(attempt->name(), std::make_shared<Kept>(this), attempt->comparison(), std::move(passes));
   }
   if (comparer_.OnStep(step)) attempt->set_comparison(*comparer_.result());
 }
@@ -471,8 +508,10 @@ bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, 
     }
   }
   Verdict verdict = judge_->Evaluate(now_ns);
+  judge_->NoteVerdict(verdict);  // as the judge gave it
   if (options_.join.whole_job) verdict.scope = "job";
-  if (!has_verdict_ || DiffersInSubstance(verdict_, verdict)) {
+  // Of another policy: so that the history says by which one an incident was judged.
+  if (!has_verdict_ || DiffersInSubstance(verdict_, verdict) || verdict_.policy_version != verdict.policy_version) {
     ++verdict_changes_;
     dirty_ = true;
     out->verdicts.emplace_back(name_, verdict);

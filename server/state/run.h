@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "server/state/attempt.h"
-#include "server/state/attempt_comparison.h"
+#include "server/state/attempt_comparer.h"
 #include "server/state/judge.h"
+#include "server/state/judge_journal.h"
 #include "server/state/recent_steps.h"
 #include "server/state/siblings.h"
 #include "server/state/snapshot.h"
@@ -29,6 +30,7 @@ struct RunOptions {
   std::size_t max_rank_series = SIZE_MAX;  // beyond it a run shows no ranks but those that stand apart, and its steps keep their spread over ranks
   // Records come from forwarders that have their own copies: cursors of live segments stand in the run's own row, not in one each.
   bool is_forwarded = false;
+  JournalOptions journal;
 };
 
 // Whether a segment's records can be had.
@@ -77,9 +79,16 @@ class Run {
   void AppendRows(TimeNs now_ns, Transaction* out) const;
   void MarkSettled() const;
   void MarkCommitted();
+  // What the judge was told since the last call, if there is enough of it or `all` is wanted.
+  void AppendJournal(TimeNs now_ns, bool all, Transaction* out);
+  bool HasJournal() const { return judge_->bytes() >= kJournalRowBytes; }
+  // Rows that were appended did not get into the store.
+  void RestartJournal() { judge_->Restart(); }
   bool dirty() const { return dirty_; }
   bool Restore(const RunRow& row, BookCounters* counters, TimeNs now_ns);  // false: unreadable, the run starts clean
   void RestoreSteps(std::vector<StepSummary> oldest_first, TimeNs now_ns);
+  // Where steps are read that are no longer in memory; null: nowhere. Of this thread alone.
+  void set_history(std::shared_ptr<HistoryReader> history) { history_ = std::move(history); }
   void RestoreLedger(std::uint64_t entries) { ledger_entries_ = entries; }
 
   std::shared_ptr<const RunSnapshot> Snapshot(TimeNs now_ns, std::size_t max_recent_steps);
@@ -99,6 +108,7 @@ class Run {
 
  private:
   friend class RunCodec;
+  static constexpr std::size_t kJournalRowBytes = 16 * 1024;
   void IndexSlots();
   bool IsNotable(const RankState& state) const;
   Attempt* FindAttempt(const std::string& name);
@@ -111,6 +121,7 @@ class Run {
   const Attempt* Newest() const { return const_cast<Run*>(this)->Newest(); }
   void OrderAttempts();
   void BoundAttempts();
+  class Kept;
   // A step of the newest attempt that an earlier one has been through.
   void CompareWithEarlier(Attempt* attempt, const StepSummary& step);
   void JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCounters* counters);
@@ -120,10 +131,11 @@ class Run {
   RankTotals* TotalsOf(std::uint32_t rank) { return &rank_totals_[rank]; }
 
   const std::string name_;
-  std::unique_ptr<RunJudge> judge_;
+  std::unique_ptr<JournaledJudge> judge_;
   RunOptions options_;
   std::map<SegmentId, std::weak_ptr<ProducerSlot>> by_segment_;
   std::vector<std::shared_ptr<ProducerSlot>> dropped_slots_;
+  std::shared_ptr<HistoryReader> history_;
   std::vector<std::unique_ptr<Attempt>> attempts_;  // by start
   std::map<std::uint32_t, RankTotals> rank_totals_;  // over attempts
   RankTotals totals_;                                // of ranks that count
@@ -149,6 +161,7 @@ class Run {
   TimeNs last_activity_ns_ = 0;
 
   bool dirty_ = true;             // rows differ from the store's
+  bool policy_dirty_ = true;      // the judge's policy may not be in the store
   bool judge_dirty_ = true;       // the judge was told something since its verdict
   bool presence_dirty_ = true;
   TimeNs last_presence_ns_ = 0;

@@ -24,7 +24,7 @@ std::string RandomInstance() {
 }  // namespace
 
 RunBook::RunBook(const RunBookOptions& options, JudgeFactory* judges, Store* store, TimeNs now_ns)
-    : options_(options), judges_(judges), store_(store), now_ns_(now_ns), instance_(RandomInstance()), start_time_ns_(now_ns) {}
+    : options_(options), judges_(judges), store_(store), now_ns_(now_ns), history_(store->reader()), instance_(RandomInstance()), start_time_ns_(now_ns) {}
 
 RunBook::~RunBook() = default;
 
@@ -55,7 +55,9 @@ absl::Status RunBook::Load(TimeNs now_ns) {
 }
 
 std::unique_ptr<Run> RunBook::MakeRun(const std::string& name, TimeNs now_ns) {
-  return std::make_unique<Run>(name, judges_->MakeJudge(name), options_.run, now_ns);
+  auto run = std::make_unique<Run>(name, judges_->MakeJudge(name), options_.run, now_ns);
+  run->set_history(history_);
+  return run;
 }
 
 bool RunBook::RestoreRun(Run* run, const RunRow& row, TimeNs now_ns) {
@@ -67,7 +69,8 @@ bool RunBook::RestoreRun(Run* run, const RunRow& row, TimeNs now_ns) {
   query.run = row.run;
   query.limit = static_cast<int>(options_.max_recent_steps);
   query.newest_first = true;
-  if (auto steps = store_->reader()->ReadSteps(query); steps.ok()) {
+  if (history_ == nullptr) return true;
+  if (auto steps = history_->ReadSteps(query); steps.ok()) {
     std::reverse(steps->begin(), steps->end());
     run->RestoreSteps(*std::move(steps), now_ns);
   }
@@ -298,6 +301,7 @@ void RunBook::DropRun(const std::string& name) {
   Run& run = *it->second.run;
   if (!run.Slots().empty()) {
     run.AppendRows(now_ns_, &queued_);
+    run.AppendJournal(now_ns_, true, &queued_);
     stored_runs_.insert(name);
   }
   for (const auto& slot : run.Slots()) {
@@ -354,12 +358,20 @@ void RunBook::BoundQueue() {
   keep_newest(&queued_.forget_cursors, options_.max_queued_cursors);
   keep_newest(&queued_.runs, options_.max_queued_runs);
   keep_newest(&queued_.events, options_.max_queued_events);
+  keep_newest(&queued_.policies, options_.max_queued_runs);
+  std::size_t journal_bytes = 0;
+  for (const JournalRow& row : queued_.journal) journal_bytes += row.data.size();
+  if (journal_bytes > options_.max_queued_journal_bytes) {
+    queued_.journal = {};
+    for (auto& [name, entry] : runs_) entry.run->RestartJournal();
+  }
   if (queued_.verdicts.size() > 4096) queued_.verdicts.erase(queued_.verdicts.begin(), queued_.verdicts.end() - 4096);
 }
 
 const Transaction& RunBook::BuildTransaction(TimeNs now_ns) {
   BoundQueue();
   for (auto& [name, entry] : runs_) {
+    entry.run->AppendJournal(now_ns, entry.run->dirty(), &queued_);
     if (!entry.run->dirty()) continue;
     // Rows of an attempt to commit that failed are replaced, not added to.
     std::erase_if(queued_.runs, [&name = name](const RunRow& row) { return row.run == name; });
@@ -376,7 +388,8 @@ void RunBook::OnCommitted() {
 }
 
 bool RunBook::HasUncommitted() const {
-  return !queued_.empty() || std::any_of(runs_.begin(), runs_.end(), [](const auto& entry) { return entry.second.run->dirty(); });
+  const auto has_news = [](const auto& entry) { return entry.second.run->dirty() || entry.second.run->HasJournal(); };
+  return !queued_.empty() || std::any_of(runs_.begin(), runs_.end(), has_news);
 }
 
 std::shared_ptr<const Snapshot> RunBook::BuildSnapshot(TimeNs now_ns, SelfView self) {

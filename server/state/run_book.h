@@ -33,6 +33,7 @@ struct RunBookOptions {
   std::size_t max_queued_ledger = 1024;                                 // likewise; then a report is refused
   std::size_t max_queued_cursors = 65'536;                              // of dropped runs; the oldest go
   std::size_t max_queued_runs = 256;                                    // rows of dropped runs; the oldest go
+  std::size_t max_queued_journal_bytes = std::size_t{8} << 20;          // then all of it goes
 };
 
 class RunBook final : public RecordSink, public CursorLookup {
@@ -108,6 +109,7 @@ class RunBook final : public RecordSink, public CursorLookup {
   JudgeFactory* judges_;
   Store* const store_;
   TimeNs now_ns_;
+  const std::shared_ptr<HistoryReader> history_;  // of the drain thread alone: nobody waits for its connection
   std::string instance_;
   const TimeNs start_time_ns_;
   std::uint64_t version_ = 0;

@@ -11,8 +11,8 @@ namespace lossgauge::state {
 namespace {
 
 // 1: attempts without declared name and generation; 2: without comparison; 3: without what it could not compare; 4: without cursors, and with
-// fewer reasons of a loss.
-constexpr std::uint64_t kRunVersion = 5;
+// fewer reasons of a loss; 5: without stumbles.
+constexpr std::uint64_t kRunVersion = 6;
 constexpr std::uint64_t kSlotVersion = 2;  // 1: with fewer reasons of a loss
 constexpr std::size_t kFewerLossReasons = 4;
 
@@ -209,6 +209,13 @@ std::string RunCodec::Encode(const Run& run) {
       WriteTotals(state.slot->seen, &w);
     }
   }
+  w.U64(run.stumbles_.newest().size());
+  for (const Stumble& stumble : run.stumbles_.newest()) {
+    w.String(stumble.incident_id);
+    w.I64(stumble.step);
+    w.Fixed64(stumble.target_fingerprint);
+    w.U64(stumble.unmasked_tokens);
+  }
   return w.Take();
 }
 
@@ -285,6 +292,14 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
     attempt->Index(true);
     fresh.attempts_.push_back(std::move(attempt));
   }
+  for (std::size_t n = version >= 6 ? r.Count() : 0; n > 0 && r.ok(); --n) {
+    Stumble stumble;
+    stumble.incident_id = r.String();
+    stumble.step = r.I64();
+    stumble.target_fingerprint = r.Fixed64();
+    stumble.unmasked_tokens = r.U64();
+    fresh.stumbles_.Add(std::move(stumble));
+  }
   if (!r.ok() || !r.at_end()) return false;
 
   run->next_sequence_ = fresh.next_sequence_;
@@ -302,6 +317,7 @@ bool RunCodec::Decode(std::string_view bytes, Run* run, TimeNs now_ns) {
   run->rank_totals_ = std::move(fresh.rank_totals_);
   run->attempts_ = std::move(fresh.attempts_);
   run->IndexSlots();
+  run->stumbles_ = std::move(fresh.stumbles_);
   return true;
 }
 

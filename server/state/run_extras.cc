@@ -20,11 +20,12 @@ struct Kind {
   const char* may_go;  // beyond how many are kept
   std::int64_t kept;   // per run
 };
-// The ledger is small and says who did what: it goes last, and only with its run.
+// The ledger is small and says who did what: it goes last, and only with its run. The journal is bounded by its bytes.
 constexpr std::array<Kind, RunExtras::kKinds> kAll = {{{"verdicts", "id", "1", 10'000},
                                                        {"incidents", "onset_ns", "open=0", 10'000},
                                                        {"events", "id", "1", 10'000},
-                                                       {"ledger", "id", "0", kNoLimit}}};
+                                                       {"ledger", "id", "0", kNoLimit},
+                                                       {"journal", "id", "0", kNoLimit}}};
 
 absl::Status Make(sqlite3* database, const std::string& sql, Statement* statement) {
   auto prepared = Statement::Prepare(database, sql.c_str());

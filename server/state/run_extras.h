@@ -1,4 +1,4 @@
-// What hangs on a run in the history besides its steps: verdicts, incidents, events and the ledger. So many of each are kept; all go with the run.
+// What hangs on a run in the history besides its steps: verdicts, incidents, events, the ledger and the journal. So many of each are kept; all go with the run.
 #ifndef LOSSGAUGE_SERVER_STATE_RUN_EXTRAS_H_
 #define LOSSGAUGE_SERVER_STATE_RUN_EXTRAS_H_
 
@@ -16,7 +16,7 @@ namespace lossgauge::state {
 // In pieces: each call charges what it does to `rows_left`, which it may overdraw by the price of one count, about 700 rows.
 class RunExtras {
  public:
-  static constexpr std::size_t kKinds = 4;
+  static constexpr std::size_t kKinds = 5;
 
   explicit RunExtras(sqlite3* database) : database_(database) {}
   absl::Status Prepare();

@@ -25,6 +25,7 @@ void Run::AppendRows(TimeNs now_ns, Transaction* out) const {
   row.state = RunCodec::Encode(*this);
   row.judge = judge_->Save();
   row.updated_ns = now_ns;
+  if (auto policy = judge_->policy(); policy_dirty_ && policy != nullptr) out->policies.push_back({std::move(policy), now_ns});
   for (const auto& attempt : attempts_) {
     for (const auto& slot : attempt->slots()) {
       if (!slot->dirty || (slot->gone && !options_.is_forwarded)) continue;
@@ -41,6 +42,12 @@ void Run::AppendRows(TimeNs now_ns, Transaction* out) const {
       cursor.updated_ns = now_ns;
     }
   }
+}
+
+void Run::AppendJournal(TimeNs now_ns, bool all, Transaction* out) {
+  if (judge_->bytes() == 0 || (!all && !HasJournal())) return;
+  JournalPart part = judge_->Take(now_ns);
+  out->journal.push_back({name_, 0, part.begins, part.time_ns, std::move(part.bytes)});
 }
 
 // The clock may have been set back since they were written: what seems to come from the future would be fresh for ever.
@@ -78,7 +85,7 @@ void Run::RestoreSteps(std::vector<StepSummary> oldest_first, TimeNs now_ns) {
 }
 
 void Run::MarkCommitted() {
-  dirty_ = false;
+  dirty_ = policy_dirty_ = false;
   for (const auto& attempt : attempts_) {
     for (const auto& slot : attempt->slots()) {
       slot->dirty = false;

@@ -6,7 +6,7 @@
 namespace lossgauge::state {
 namespace {
 
-constexpr std::size_t kMaxStumbles = 256;
+constexpr std::size_t kMaxStumbles = 128;  // about 4 kB of the run's row
 
 }  // namespace
 

@@ -28,11 +28,12 @@ struct Stumble {
 std::optional<Stumble> StumbleOf(const Incident& incident, const RecentSteps& steps);
 bool SameStumble(const Stumble& a, const Stumble& b);
 
-// The newest ones of a run, so that a sibling that comes by later can be told. Bounded.
+// The newest ones of a run, so that a sibling that comes by later can be told, also after a restart of lossgauged. Bounded.
 class Stumbles {
  public:
   void Add(Stumble stumble);
   const Stumble* FindSame(const Stumble& other) const;
+  const std::vector<Stumble>& newest() const { return newest_; }  // oldest first
 
  private:
   std::vector<Stumble> newest_;  // oldest first

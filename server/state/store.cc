@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/state/history_codec.h"
 #include "server/state/history_keeper.h"
+#include "server/state/journal_keeper.h"
 #include "server/state/store_read.h"
 #include "server/state/store_schema.h"
 
@@ -20,14 +22,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::int64_t kPoliciesKept = 1024;  // of all runs, about 1.5 kB each
+
 class SqliteStore final : public Store {
  public:
   SqliteStore(Database database, std::string path, std::string note, std::string owned_directory, const StoreOptions& options)
       : database_(std::move(database)), path_(std::move(path)), note_(std::move(note)), owned_directory_(std::move(owned_directory)),
-        keeper_(std::in_place, database_.get(), options, [this] { return bytes(); }, [this] { run_ids_.clear(); }) {}
+        keeper_(std::in_place, database_.get(), options, [this] { return HistoryBytes(); }, [this] { ForgetRuns(); }),
+        journal_(std::in_place, database_.get(), options.journal_bytes) {}
   ~SqliteStore() override {
     statements_ = {};
     keeper_.reset();
+    journal_.reset();
     database_.reset();
     if (!owned_directory_.empty()) {
       std::error_code ignored;
@@ -43,7 +49,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::optional<RunRow>> LoadRun(const std::string& run) override;
   absl::StatusOr<std::uint64_t> CountLedger(const std::string& run) override;
   absl::StatusOr<std::vector<LedgerEntry>> LoadLedger(const std::string& run) override;
-  absl::StatusOr<bool> Prune(TimeNs now_ns) override { return keeper_->Work(now_ns); }
+  absl::StatusOr<bool> Prune(TimeNs now_ns) override;
   HistoryCounts history_counts() const override { return keeper_->counts(); }
   std::uint64_t bytes() const override;
   std::shared_ptr<HistoryReader> reader() override { return MakeHistoryReader(path_); }
@@ -51,9 +57,15 @@ class SqliteStore final : public Store {
  private:
   absl::Status Apply(const Transaction& transaction);
   absl::StatusOr<std::int64_t> RunId(const std::string& run);
+  std::uint64_t HistoryBytes() const;
+  void ForgetRuns() {
+    run_ids_.clear();
+    journal_->CountAgain();
+  }
 
   struct Statements {
     Statement put_cursor, drop_cursor, add_run, get_run, put_run, put_step, put_incident, put_verdict, put_ledger, put_event;
+    Statement put_journal, put_policy, drop_policies;
     Statement page_count, free_count, page_size;
   };
 
@@ -63,6 +75,7 @@ class SqliteStore final : public Store {
   std::string owned_directory_;
   Statements statements_;
   std::optional<HistoryKeeper> keeper_;
+  std::optional<JournalKeeper> journal_;
   std::unordered_map<std::string, std::int64_t> run_ids_;
 };
 
@@ -80,6 +93,9 @@ absl::Status SqliteStore::Prepare() {
       {&statements_.put_verdict, "INSERT INTO verdicts(run_id,data) VALUES(?1,?2)"},
       {&statements_.put_ledger, "INSERT INTO ledger(run_id,action,actor,comment,attempt,time_ns) VALUES(?1,?2,?3,?4,?5,?6)"},
       {&statements_.put_event, "INSERT INTO events(run_id,receive_ns,data) VALUES(?1,?2,?3)"},
+      {&statements_.put_journal, "INSERT INTO journal(run_id,begins,time_ns,data) VALUES(?1,?2,?3,?4)"},
+      {&statements_.put_policy, "INSERT OR IGNORE INTO policies(version,time_ns,data) VALUES(?1,?2,?3)"},
+      {&statements_.drop_policies, "DELETE FROM policies WHERE id<=(SELECT max(id) FROM policies)-?1"},
       {&statements_.page_count, "PRAGMA page_count"},
       {&statements_.free_count, "PRAGMA freelist_count"},
       {&statements_.page_size, "PRAGMA page_size"},
@@ -89,7 +105,15 @@ absl::Status SqliteStore::Prepare() {
     if (!prepared.ok()) return prepared.status();
     *statement = *std::move(prepared);
   }
-  return keeper_->Prepare();
+  if (auto status = keeper_->Prepare(); !status.ok()) return status;
+  return journal_->Prepare();
+}
+
+absl::StatusOr<bool> SqliteStore::Prune(TimeNs now_ns) {
+  const auto more_journal = journal_->Work();
+  if (!more_journal.ok()) return more_journal.status();
+  const auto more = keeper_->Work(now_ns);
+  return more.ok() && *more_journal ? true : more;
 }
 
 absl::StatusOr<std::int64_t> SqliteStore::RunId(const std::string& run) {
@@ -108,7 +132,9 @@ absl::Status SqliteStore::Commit(const Transaction& transaction) {
   if (auto status = Execute(database_.get(), "BEGIN IMMEDIATE"); !status.ok()) return status;
   absl::Status status = Apply(transaction);
   if (status.ok()) status = Execute(database_.get(), "COMMIT");
-  if (!status.ok()) {
+  if (status.ok()) {
+    for (const JournalRow& row : transaction.journal) journal_->Add(row.data.size());
+  } else {
     // SQLite may already have rolled back by itself (disk full); a second rollback then fails, harmlessly.
     if (sqlite3_get_autocommit(database_.get()) == 0) (void)Execute(database_.get(), "ROLLBACK");
     run_ids_.clear();
@@ -168,6 +194,16 @@ absl::Status SqliteStore::Apply(const Transaction& transaction) {
     if (!id.ok()) return id.status();
     const std::string data = EncodeEvent(event);
     if (auto s = statements_.put_event.Int(1, *id).Int(2, event.receive_time_ns).Blob(3, data).Run(); !s.ok()) return s;
+  }
+  for (const PolicyRow& row : transaction.policies) {
+    const std::string data = EncodePolicy(*row.policy);
+    if (auto s = statements_.put_policy.Text(1, row.policy->version).Int(2, row.time_ns).Blob(3, data).Run(); !s.ok()) return s;
+    if (auto s = statements_.drop_policies.Int(1, kPoliciesKept).Run(); !s.ok()) return s;
+  }
+  for (const JournalRow& row : transaction.journal) {
+    const auto id = RunId(row.run);
+    if (!id.ok()) return id.status();
+    if (auto s = statements_.put_journal.Int(1, *id).Int(2, row.begins).Int(3, row.time_ns).Blob(4, row.data).Run(); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -243,6 +279,11 @@ std::uint64_t SqliteStore::bytes() const {
     return static_cast<std::uint64_t>(value);
   };
   return (read(s.page_count) - read(s.free_count)) * read(s.page_size);
+}
+
+std::uint64_t SqliteStore::HistoryBytes() const {
+  const std::uint64_t all = bytes();
+  return all - std::min(all, journal_->bytes());
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/state/policy_view.h"
 #include "server/state/snapshot.h"
 
 namespace lossgauge::state {
@@ -47,6 +48,21 @@ struct StepQuery {
   bool thinned = false;  // give rows of thinned steps too (StepSummary::thinned); those that overlap a range of steps count as in it
 };
 
+// A part of a run's journal (judge_journal.h).
+struct JournalRow {
+  std::string run;
+  std::int64_t id = 0;  // rising; the store's
+  bool begins = false;
+  TimeNs time_ns = 0;
+  std::string data;
+};
+
+// A policy that judged. Kept by its version and numbers: a version that somebody gave twice does not hide the first.
+struct PolicyRow {
+  std::shared_ptr<const PolicyView> policy;
+  TimeNs time_ns = 0;  // when it was first used
+};
+
 // One drain cycle's writes.
 struct Transaction {
   std::vector<CursorRow> cursors;
@@ -57,9 +73,11 @@ struct Transaction {
   std::vector<std::pair<std::string, Verdict>> verdicts;  // run, changed verdict
   std::vector<std::pair<std::string, LedgerEntry>> ledger;
   std::vector<std::pair<std::string, ProducerEvent>> events;
+  std::vector<JournalRow> journal;
+  std::vector<PolicyRow> policies;
   bool empty() const {
     return cursors.empty() && forget_cursors.empty() && runs.empty() && steps.empty() && incidents.empty() && verdicts.empty() && ledger.empty() &&
-           events.empty();
+           events.empty() && journal.empty() && policies.empty();
   }
 };
 
@@ -68,6 +86,7 @@ struct StoreOptions {
   std::uint64_t max_bytes = std::uint64_t{1} << 30;  // beyond it the oldest steps are thinned, and once all are, dropped
   std::int64_t full_age_ns = std::int64_t{2} * 86400 * 1'000'000'000;  // older steps are thinned
   std::int64_t max_age_ns = std::int64_t{30} * 86400 * 1'000'000'000;  // older ones are dropped, whatever they are
+  std::uint64_t journal_bytes = std::uint64_t{64} << 20;  // of all runs' journals, beside max_bytes; the oldest pieces go
 };
 
 // Steps that are no longer in the history as they were, since it was opened.
@@ -92,6 +111,11 @@ struct EventPage {
   bool more = false;  // rows follow
 };
 
+struct JournalPage {
+  std::vector<JournalRow> rows;  // rising ids
+  bool more = false;             // rows follow
+};
+
 class HistoryReader {
  public:
   virtual ~HistoryReader() = default;
@@ -104,6 +128,17 @@ class HistoryReader {
   virtual absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) = 0;  // newest first
   virtual absl::StatusOr<EventPage> ReadEvents(const std::string& run, std::int64_t after_id, int limit) = 0;
   virtual absl::StatusOr<std::vector<LedgerEntry>> ReadLedger(const std::string& run) = 0;  // oldest first
+  // Policies that had this version, newest first.
+  virtual absl::StatusOr<std::vector<PolicyRow>> ReadPolicies(const std::string& version) {
+    (void)version;
+    return std::vector<PolicyRow>();
+  }
+  // Rows after `after_id`, from the newest piece that began at `from_ns` or before, else the oldest there is, to the first row that was written after
+  // `to_ns`. As many as fit into `max_bytes`, one at least.
+  virtual absl::StatusOr<JournalPage> ReadJournal(const std::string& run, std::int64_t after_id, TimeNs from_ns, TimeNs to_ns, std::size_t max_bytes) {
+    (void)run, (void)after_id, (void)from_ns, (void)to_ns, (void)max_bytes;
+    return JournalPage();
+  }
   virtual absl::StatusOr<std::vector<StoredRun>> ReadRuns(int limit) = 0;                   // newest first
   virtual absl::StatusOr<std::optional<StoredRun>> FindRun(const std::string& run) = 0;
 };

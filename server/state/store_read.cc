@@ -1,5 +1,6 @@
 #include "server/state/store_read.h"
 
+#include <algorithm>
 #include <limits>
 #include <mutex>
 
@@ -22,6 +23,8 @@ class SqliteReader final : public HistoryReader {
   absl::StatusOr<std::vector<Verdict>> ReadVerdicts(const std::string& run, int limit, int offset) override;
   absl::StatusOr<EventPage> ReadEvents(const std::string& run, std::int64_t after_id, int limit) override;
   absl::StatusOr<std::vector<LedgerEntry>> ReadLedger(const std::string& run) override;
+  absl::StatusOr<std::vector<PolicyRow>> ReadPolicies(const std::string& version) override;
+  absl::StatusOr<JournalPage> ReadJournal(const std::string& run, std::int64_t after_id, TimeNs from_ns, TimeNs to_ns, std::size_t max_bytes) override;
   absl::StatusOr<std::vector<StoredRun>> ReadRuns(int limit) override;
   absl::StatusOr<std::optional<StoredRun>> FindRun(const std::string& run) override;
 
@@ -140,6 +143,51 @@ absl::StatusOr<std::vector<LedgerEntry>> SqliteReader::ReadLedger(const std::str
   std::lock_guard lock(mutex_);
   if (auto status = Open(); !status.ok()) return status;
   return SelectLedger(database_.get(), run);
+}
+
+absl::StatusOr<std::vector<PolicyRow>> SqliteReader::ReadPolicies(const std::string& version) {
+  std::lock_guard lock(mutex_);
+  auto statement = Prepare("SELECT data,time_ns FROM policies WHERE version=?1 ORDER BY id DESC LIMIT 16");
+  if (!statement.ok()) return statement.status();
+  statement->Text(1, version);
+  std::vector<PolicyRow> policies;
+  for (auto row = statement->Next();; row = statement->Next()) {
+    if (!row.ok()) return row.status();
+    if (!*row) return policies;
+    auto policy = DecodePolicy(statement->ColumnBytes(0));
+    if (policy) policies.push_back({std::make_shared<const PolicyView>(*std::move(policy)), statement->ColumnInt(1)});
+  }
+}
+
+absl::StatusOr<JournalPage> SqliteReader::ReadJournal(const std::string& run, std::int64_t after_id, TimeNs from_ns, TimeNs to_ns,
+                                                      std::size_t max_bytes) {
+  std::lock_guard lock(mutex_);
+  if (auto status = Open(); !status.ok()) return status;
+  const OneMoment moment(database_.get());
+  if (!moment.status().ok()) return moment.status();
+  const char* of_run = "run_id=(SELECT id FROM runs WHERE name=?1)";
+  auto begin = Prepare(absl::StrCat("SELECT id FROM journal WHERE ", of_run, " AND begins=1 AND time_ns<=?2 ORDER BY id DESC LIMIT 1"));
+  if (!begin.ok()) return begin.status();
+  const auto found = begin->Text(1, run).Int(2, from_ns).Next();
+  if (!found.ok()) return found.status();
+  const std::int64_t first = std::max(*found ? begin->ColumnInt(0) : 0, after_id + 1);
+  auto walk = Prepare(absl::StrCat("SELECT id,begins,time_ns,data FROM journal WHERE ", of_run, " AND id>=?2 ORDER BY id"));
+  if (!walk.ok()) return walk.status();
+  walk->Text(1, run).Int(2, first);
+  JournalPage page;
+  std::size_t bytes = 0;
+  for (bool is_last = false; !is_last;) {
+    const auto row = walk->Next();
+    if (!row.ok()) return row.status();
+    if (!*row) break;
+    const std::string_view data = walk->ColumnBytes(3);
+    page.more = !page.rows.empty() && bytes + data.size() > max_bytes;
+    if (page.more) break;
+    bytes += data.size();
+    page.rows.push_back({run, walk->ColumnInt(0), walk->ColumnInt(1) != 0, walk->ColumnInt(2), std::string(data)});
+    is_last = page.rows.back().time_ns > to_ns;
+  }
+  return page;
 }
 
 absl::StatusOr<std::vector<StoredRun>> SqliteReader::ReadRuns(int limit) {

@@ -7,8 +7,8 @@ namespace {
 
 // Steps are clustered by (run, sequence): a live run appends to one end of its own range. The index serves queries by step number.
 //
-// Schema 1 had neither thinned nor events. Whatever is only added needs no other migration than to be created; a version that changes a table
-// rewrites it in CheckAndCreate, by the version found.
+// Schema 1 had neither thinned nor events; early files of schema 2 have neither journal nor policies. Whatever is only added needs no other migration than
+// to be created; a version that changes a table rewrites it in CheckAndCreate, by the version found.
 constexpr const char* kSchema = R"sql(
 CREATE TABLE IF NOT EXISTS runs(
   id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, state BLOB NOT NULL DEFAULT x'', judge BLOB NOT NULL DEFAULT x'',
@@ -35,6 +35,12 @@ CREATE TABLE IF NOT EXISTS thinned(
 CREATE INDEX IF NOT EXISTS thinned_by_step ON thinned(run_id, last_step, first_step);
 CREATE TABLE IF NOT EXISTS events(id INTEGER PRIMARY KEY AUTOINCREMENT, run_id INTEGER NOT NULL, receive_ns INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS events_by_run ON events(run_id, id);
+CREATE TABLE IF NOT EXISTS journal(
+  id INTEGER PRIMARY KEY AUTOINCREMENT, run_id INTEGER NOT NULL, begins INTEGER NOT NULL, time_ns INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS policies(
+  id INTEGER PRIMARY KEY AUTOINCREMENT, version TEXT NOT NULL, time_ns INTEGER NOT NULL, data BLOB NOT NULL, UNIQUE(version, data));
+CREATE INDEX IF NOT EXISTS journal_by_run ON journal(run_id, id);
+CREATE INDEX IF NOT EXISTS journal_beginnings ON journal(run_id, id) WHERE begins=1;
 )sql";
 
 // "lgst": tells our files from any other SQLite file.

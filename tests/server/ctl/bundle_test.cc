@@ -220,14 +220,14 @@ TEST_F(CtlBundle, ItSaysByWhichPoliciesItsVerdictsWereGivenAndWhatIsNotJudgedAga
   ASSERT_EQ(session.Run({"bundle", "demo", "-o", path_}), 0) << session.err;
   const std::string manifest = Members().at("MANIFEST.json");
   EXPECT_THAT(manifest, HasSubstr("\"ranks\": 8, \"policy_version\": \"post-mortem\", \"verdict_policy_versions\": [\"default-1\"]"));
-  EXPECT_THAT(manifest, HasSubstr("\"not_judged_again\": \"integrity, accounting, stalls"));
+  EXPECT_THAT(manifest, HasSubstr("\"journal\": false, \"not_judged_again\": \"integrity, accounting, stalls"));
   ASSERT_EQ(session.Run({"replay", path_}), 0) << session.err;
   EXPECT_THAT(session.out, HasSubstr("its verdicts were given by policy default-1; in it is"));
-  EXPECT_THAT(session.out, HasSubstr("not judged again, because steps do not hold it"));
+  EXPECT_THAT(session.out, HasSubstr("judged by steps alone, which do not hold"));
   ASSERT_EQ(session.Run({"replay", path_, "--json"}), 0) << session.err;
   EXPECT_THAT(session.out, HasSubstr("\"notes\": ["));
   session.Run({"bundle", "--help"});
-  EXPECT_THAT(session.out + session.err, HasSubstr("Not judged again: integrity,"));
+  EXPECT_THAT(session.out + session.err, HasSubstr("and not: integrity,"));
 }
 
 TEST_F(CtlBundle, EventsComeBackBeforeTheStepsThatFollowedThem) {

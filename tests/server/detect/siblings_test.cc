@@ -81,6 +81,18 @@ TEST_F(Siblings, TheSameBlipAtTheSameStepOfTheSameDataIsNamedInBoth) {
   EXPECT_EQ(Blip("b").severity, state::Severity::kInfo);
 }
 
+TEST_F(Siblings, ARestartBetweenThemForgetsNeither) {
+  Train("a", 1, 5000);
+  ASSERT_TRUE(store_->Commit(book_->BuildTransaction(now_)).ok());
+  book_->OnCommitted();
+  book_ = std::make_unique<state::RunBook>(state::RunBookOptions{}, &judges_, store_.get(), now_);
+  ASSERT_TRUE(book_->Load(now_).ok());
+  book_->Advance(now_, true);
+  Train("b", 2, 5000);
+  EXPECT_EQ(SiblingOf(Blip("b")), "a");
+  EXPECT_EQ(SiblingOf(Blip("a")), "b");
+}
+
 TEST_F(Siblings, OtherDataAtTheSameStepIsNoSibling) {
   Train("a", 1, 5000);
   Train("b", 2, 900'000);

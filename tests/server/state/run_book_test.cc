@@ -323,13 +323,15 @@ TEST_F(RunBookTest, AnAttemptIsComparedWithTheOneBeforeOverTheStepsThatBothWentT
   EXPECT_EQ(comparison->loss, LossMatch::kEqual);
 }
 
-TEST_F(RunBookTest, AResumeFromFurtherBackThanMemoryReachesSaysWhatItCouldNotCompare) {
+// What memory let go of is read from the history; and what a restart forgot, from both.
+TEST_F(RunBookTest, AResumeFromFurtherBackThanMemoryIsComparedWithTheHistoryAlsoOverARestart) {
   options_.max_recent_steps = 128;
   MakeBook();
   Rank first("run", "1", 0, 1, 1, 100);
   Add(first);
   for (int step = 0; step <= 999; ++step) Step(first, step);
   Advance();
+  Commit();
   Lose(first);
   Advance();
   Snap();  // lets go of old steps
@@ -340,17 +342,37 @@ TEST_F(RunBookTest, AResumeFromFurtherBackThanMemoryReachesSaysWhatItCouldNotCom
   Commit();
   Restart();
   Add(second);
-  Step(second, 511);
+  for (int step = 511; step <= 1100; ++step) Step(second, step);
   Advance();
   const auto& comparison = Run()->attempts.at(1).comparison;
   ASSERT_TRUE(comparison);
   EXPECT_EQ(comparison->with_attempt, "1");
+  EXPECT_EQ(comparison->first_step, 500);
+  EXPECT_EQ(comparison->last_step, 999);
+  EXPECT_EQ(comparison->steps, 500u);
+  EXPECT_EQ(comparison->not_compared, 0u) << Describe(*comparison);
+  EXPECT_EQ(comparison->loss, LossMatch::kEqual);
+}
+
+TEST_F(RunBookTest, WhatIsNeitherInMemoryNorInTheHistoryIsSaidNotToBeCompared) {
+  options_.max_recent_steps = 128;
+  MakeBook();
+  Rank first("run", "1", 0, 1, 1, 100);
+  Add(first);
+  for (int step = 0; step <= 999; ++step) Step(first, step);
+  Advance();
+  Lose(first);
+  Advance();
+  Snap();
+  Rank second("run", "2", 0, 1, 2, 200);
+  Add(second);
+  for (int step = 500; step <= 510; ++step) Step(second, step);
+  Advance();
+  const auto& comparison = Run()->attempts.at(1).comparison;
+  ASSERT_TRUE(comparison);
   EXPECT_EQ(comparison->loss, LossMatch::kUnknown);
-  EXPECT_EQ(comparison->steps, 0u);
-  EXPECT_EQ(comparison->not_compared, 12u);
-  EXPECT_EQ(comparison->first_not_compared_step, 500);
-  EXPECT_EQ(comparison->last_not_compared_step, 511);
-  EXPECT_EQ(Describe(*comparison), "steps 500 to 511 could not be compared with attempt '1' (no longer in memory, or without a finite loss)");
+  EXPECT_EQ(comparison->not_compared, 11u);
+  EXPECT_EQ(Describe(*comparison), "steps 500 to 510 could not be compared with attempt '1' (no longer kept step by step, or without a finite loss)");
 }
 
 // observer B8: a wall clock that was set back must not make the job that runs look old.
