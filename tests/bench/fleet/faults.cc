@@ -67,7 +67,7 @@ std::optional<Expected> ExpectedOf(const Fault& fault, std::uint32_t tensor_para
     case FaultKind::kLoss: return Expected{"rank_outlier", "", fault.at - fault.at % tensor_parallel, fault.first};
     case FaultKind::kAgreement: return Expected{"integrity", "agreement", fault.at, fault.first};
     case FaultKind::kMissing: return Expected{"rank_missing", "", fault.at, fault.first};
-    case FaultKind::kDies: return Expected{"producer_lost", "", fault.at, fault.first};
+    case FaultKind::kDies: return Expected{"producer_lost", "", fault.at, std::nullopt};
     default: return std::nullopt;
   }
 }
@@ -83,6 +83,7 @@ std::vector<Fault> StandardFaults(std::uint32_t ranks, std::uint32_t tensor_para
   // Not the first rank of its group, so that the group's sums stay right; and of two ranks that disagree none could be named.
   if (tensor_parallel > 2) faults.push_back({FaultKind::kAgreement, rank(0.9) | 1, 210, 214, 0.01});
   faults.push_back({FaultKind::kDrop, node(3), 220, 225, 0});
+  faults.push_back({FaultKind::kDies, rank(0.2) | 1, 255, 255, 0});
   return faults;
 }
 

@@ -49,7 +49,7 @@ struct Expected {
   std::string condition;
   std::string kind;  // empty: any
   std::optional<std::uint32_t> rank;
-  std::int64_t onset_step = 0;
+  std::optional<std::int64_t> onset_step;  // a death is found out by the clock
 };
 std::optional<Expected> ExpectedOf(const Fault& fault, std::uint32_t tensor_parallel);
 

@@ -90,7 +90,7 @@ def kill(binaries, work, times, records):
     ranks, rate = 256, 100
     steps = max(records // ranks, 60)
     daemon = Daemon(binaries, work).start()
-    process = fleet(binaries, daemon, f"--ranks={ranks}", f"--steps={steps}", f"--rate={rate}", "--faults=none")
+    process = fleet(binaries, daemon, f"--ranks={ranks}", f"--steps={steps}", f"--rate={rate}", "--faults=none", "--allow=rank_missing")
     chance = random.Random(1)
     try:
         pause = steps / rate / (times + 1)

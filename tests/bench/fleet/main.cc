@@ -1,9 +1,9 @@
 // Plays a fleet of sidecars against a running daemon, and checks what the daemon makes of it.
 //
 //   fleet --daemon=HOST:PORT [--ranks=256] [--nodes=32] [--tensor_parallel=4] [--steps=260] [--rate=20] [--faults=standard|none|LIST] [--run=fleet]
-//         [--attempt=1] [--seed=1] [--compress=1] [--end=1] [--lossgauge=HOST:PORT]
+//         [--attempt=1] [--seed=1] [--compress=1] [--end=1] [--lossgauge=HOST:PORT] [--allow=CONDITION,...]
 //
-// rate: steps a second. LIST: see faults.h. --lossgauge: where the API is, if elsewhere (a relay may stand before --daemon). Standard error: progress.
+// rate: steps a second. LIST: see faults.h. allow: incidents that may be there though no fault asks for them. --lossgauge: where the API is, if elsewhere (a relay may stand before --daemon). Standard error: progress.
 // Standard output: one JSON object with figures and findings. Exit code: 0 all right, 1 something differs (named), 2 wrong use.
 #include <algorithm>
 #include <cinttypes>
@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "tests/bench/fleet/observer.h"
 #include "tests/bench/fleet/sidecar.h"
 
@@ -25,7 +26,7 @@ namespace lossgauge::fleet {
 namespace {
 
 struct Flags {
-  std::string daemon, lossgauge, faults = "standard", run = "fleet", attempt = "1";
+  std::string daemon, lossgauge, faults = "standard", run = "fleet", attempt = "1", allow;
   std::uint32_t ranks = 256, nodes = 32, tensor_parallel = 4;
   std::int64_t steps = 260, seed = 1;
   double rate = 20;
@@ -46,6 +47,7 @@ std::string Read(int argc, char** argv, Flags* flags) {
     if (name == "--daemon") flags->daemon = value;
     else if (name == "--lossgauge") flags->lossgauge = value;
     else if (name == "--faults") flags->faults = value;
+    else if (name == "--allow") flags->allow = value;
     else if (name == "--run") flags->run = value;
     else if (name == "--attempt") flags->attempt = value;
     else if (name == "--ranks") good = good && absl::SimpleAtoi(value, &flags->ranks);
@@ -216,7 +218,7 @@ class Fleet {
       if (!expected || fault.first >= flags_.steps) continue;
       const auto found = std::find_if(left.begin(), left.end(), [&](const v1::Incident& incident) {
         return incident.condition() == expected->condition && (expected->kind.empty() || incident.kind() == expected->kind) && incident.has_rank() &&
-               incident.rank() == *expected->rank && incident.onset_step() == expected->onset_step;
+               incident.rank() == *expected->rank && incident.onset_step() == expected->onset_step.value_or(incident.onset_step());
       });
       if (found == left.end()) {
         differences->push_back(absl::StrFormat("%s of rank %d at step %d was not named", FaultName(fault.kind), *expected->rank, fault.first));
@@ -224,7 +226,9 @@ class Fleet {
         left.erase(found);
       }
     }
+    const std::vector<std::string> allowed = absl::StrSplit(flags_.allow, ',');
     for (const v1::Incident& incident : left) {
+      if (std::find(allowed.begin(), allowed.end(), incident.condition()) != allowed.end()) continue;
       differences->push_back(absl::StrFormat("further incident: %s/%s rank %s since step %d: %s", incident.condition(), incident.kind(),
                                              incident.has_rank() ? absl::StrCat(incident.rank()) : "-", incident.onset_step(), incident.summary()));
     }
