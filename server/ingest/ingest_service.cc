@@ -60,11 +60,11 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRe
     entry.batch.reset(request_.release_batch());
     {
       const std::lock_guard lock(mutex_);
-      reading_ = false;
       ++untaken_;
       if (entry.batch->sequence() != 0) in_flight_.push_back(entry.batch->sequence());
     }
     service_->inbox_->Push(std::move(entry));
+    DoneReading();
     ReadOn();
   }
 
@@ -128,12 +128,19 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRe
     {
       const std::lock_guard lock(mutex_);
       greeted_ = true;
-      reading_ = false;
       welcome_ = true;
     }
     service_->inbox_->Push(std::move(entry));
+    DoneReading();
     WriteOn();
     ReadOn();
+  }
+
+  // Only once the message is in the inbox: the drain thread reads on, too (Taken, Acknowledge), and a batch that overtook its predecessor would be a
+  // gap, and the predecessor a repetition.
+  void DoneReading() {
+    const std::lock_guard lock(mutex_);
+    reading_ = false;
   }
 
   // Reads another message if there is room for it. Who has nothing in the inbox may always add one: that bounds it by the number of senders.
