@@ -5,6 +5,7 @@
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
 #include "kernels/host/guarded.h"
+#include "kernels/host/host_tensors.h"
 #include "kernels/host/vocab_parallel_linear_arguments.h"
 #include "kernels/host/vocab_parallel_linear_cpu.h"
 #include "kernels/include/lossgauge/lossgauge.h"
@@ -48,6 +49,7 @@ int Run(const Args* given) noexcept {
   Gauge* const gauge = call.linear.loss.gauge;
   if (gauge != nullptr && gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "%s: gauge: is closed", function);
   if (backend != nullptr) return Guarded(function, kDeviceBookkeeping, [&] { return backend->VocabParallelLinear(call, function); });
+  if (const int code = CheckHostTensors(call.linear, function); code != LG_OK) return code;
   return Guarded(function, "the workspace; lg_vocab_parallel_linear_plan tells its size", [&] { return RunShardedLinearOnCpu(call, function); });
 }
 

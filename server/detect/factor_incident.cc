@@ -1,6 +1,6 @@
 #include "server/detect/factor_incident.h"
 
-#include "absl/strings/str_format.h"
+#include "server/detect/verdict_words.h"
 
 namespace lossgauge::detect {
 namespace {
@@ -29,7 +29,7 @@ Finding FactorIncident::OnHigh(const Names& names, double value, double factor, 
     peak = open->evidence[0].value;
     finding.peak_step = open->peak_step;
   }
-  finding.evidence = {{names.peak, peak, "", ""}, {names.value, value, "", absl::StrFormat("%.2f x usual", factor)}};
+  finding.evidence = {{names.peak, peak, "", ""}, {names.value, value, "", TimesUsual(factor)}};
   return finding;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/detect/verdict_words.h"
 #include "server/state/kinds.h"
 
 namespace lossgauge::detect {
@@ -137,9 +138,9 @@ std::string DescribeCause(const SpikeCause& cause, const StepSignals& signals, c
 
 void AddPlaces(const StepSignals& signals, std::vector<state::Evidence>& evidence) {
   const state::StepSummary& summary = signals.joined->summary;
-  if (signals.grad_norm) evidence.push_back({"grad_norm", *signals.grad_norm, "", absl::StrFormat("%.2f x usual", signals.grad_factor)});
+  if (signals.grad_norm) evidence.push_back({"grad_norm", *signals.grad_norm, "", TimesUsual(signals.grad_factor)});
   if (signals.max_abs_logit) {
-    evidence.push_back({"max_abs_logit", *signals.max_abs_logit, "", absl::StrFormat("%.2f x usual", signals.logit_factor)});
+    evidence.push_back({"max_abs_logit", *signals.max_abs_logit, "", TimesUsual(signals.logit_factor)});
   }
   if (summary.worst_row) {
     evidence.push_back({"worst_row", summary.worst_row->value, "nats",

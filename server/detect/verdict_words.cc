@@ -19,6 +19,10 @@ std::string Duration(TimeNs ns) {
   return absl::StrFormat("%.1f h", seconds / 3600);
 }
 
+std::string TimesUsual(double factor) {
+  return factor < 1e6 ? absl::StrFormat("%.2f x usual", factor) : absl::StrFormat("%.2g x usual", factor);
+}
+
 std::string Escalation(const Incident& incident, const Policy& policy, double median_step_seconds) {
   const auto steps = [](double count) { return absl::StrFormat("%.0f", count); };
   switch (incident.condition) {

@@ -35,6 +35,9 @@ class MapOfMemory final : public DeviceBackend {
   int VocabParallelBegin(const lg_vocab_parallel_args&, void*, const char*) override { return LG_UNAVAILABLE; }
   int VocabParallelFinish(const lg_vocab_parallel_args&, const void*, const char*) override { return LG_UNAVAILABLE; }
   int VocabParallelCrossEntropy(const lg_vocab_parallel_args&, void*, void*, const char*) override { return LG_UNAVAILABLE; }
+  int VocabParallelLinear(const ShardedLinear&, const char*) override { return LG_UNAVAILABLE; }
+  int PlanVocabParallelLinear(const ShardedLinear&, const char*, lg_linear_plan*) override { return LG_UNAVAILABLE; }
+  int PrepareVocabParallelLinear(const ShardedLinear&, const char*) override { return LG_UNAVAILABLE; }
   int MakeUniqueId(void*, const char*) override { return LG_UNAVAILABLE; }
   int OpenCommunicator(const void*, std::int32_t, std::int32_t, void**, const char*) override { return LG_UNAVAILABLE; }
   int CloseCommunicator(void*, const char*) override { return LG_UNAVAILABLE; }
@@ -113,6 +116,17 @@ TEST_F(MixedMemory, ADevicesTensorBesideHiddenStatesOfTheHostIsRefused) {
   refused("targets", [](Args* a) { a->loss.targets = OnDevice<void>(); });
   refused("upstream", [](Args* a) { a->loss.upstream = OnDevice<float>(); });
   EXPECT_EQ(lg_linear_cross_entropy(&linear_), LG_OK) << lg_last_error();
+}
+
+TEST_F(MixedMemory, ADevicesTensorBesideAShardsHiddenStatesOfTheHostIsRefused) {
+  lg_vocab_parallel_linear_args args;
+  lg_vocab_parallel_linear_args_init(&args);
+  args.vocab_size = 4;
+  args.linear = &linear_;
+  ASSERT_EQ(lg_vocab_parallel_linear_cross_entropy(&args), LG_OK) << lg_last_error();
+  linear_.weight = OnDevice<void>();
+  EXPECT_EQ(lg_vocab_parallel_linear_cross_entropy(&args), LG_INVALID_ARGUMENT);
+  EXPECT_THAT(lg_last_error(), HasSubstr("lg_vocab_parallel_linear_cross_entropy: weight: expected host memory"));
 }
 
 TEST_F(MixedMemory, ADevicesFactorForAGradientOfTheHostIsRefused) {
