@@ -11,14 +11,14 @@ set -euo pipefail
 readonly BUILD_PACKAGES=(
   g++ cmake ninja-build ccache pkg-config python3 gzip
   libgrpc++-dev libgrpc-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev
-  libabsl-dev libspdlog-dev prometheus-cpp-dev libcpp-httplib-dev libssl-dev libsqlite3-dev
+  libabsl-dev libspdlog-dev prometheus-cpp-dev libcpp-httplib-dev libssl-dev libsnappy-dev libsqlite3-dev
   libarchive-dev libyaml-cpp-dev rapidjson-dev libhwy-dev libeigen3-dev libsystemd-dev zlib1g-dev
 )
 readonly TEST_PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev clang spin
   prometheus prometheus-alertmanager chromium
   python3-pip python3-jsonschema python3-torch python3-numpy libopenblas0 python3-grpcio python3-protobuf python3-yaml
-  jq curl procps util-linux shellcheck yamllint systemd man-db file dpkg-dev lintian
+  jq curl openssl procps strace util-linux shellcheck yamllint systemd man-db file dpkg-dev lintian
   golang-go golang-github-masterminds-sprig-dev golang-gopkg-yaml.v3-dev
 )
 

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/transport/grpc_credentials.h"
+#include "server/transport/token_file.h"
 
 namespace lossgauge::ctl {
 namespace {
@@ -24,23 +26,42 @@ Connection::Connection(const Options& options, const Io& io) : timeout_(absl::Se
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetUserAgentPrefix("lossgaugectl");
-  stub_ = v1::LossGauge::NewStub(grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+  const auto setting = [&](const char* flag, const char* variable) { return options.Text(flag, io.environment(variable)); };
+  transport::ClientTlsFiles files;
+  files.ca = setting("tls-ca", "LOSSGAUGE_TLS_CA");
+  files.cert = setting("tls-cert", "LOSSGAUGE_TLS_CERT");
+  files.key = setting("tls-key", "LOSSGAUGE_TLS_KEY");
+  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = transport::MakeChannelCredentials("--tls-", files);
+  setup_ = credentials.status();
+  if (const std::string path = setting("token-file", "LOSSGAUGE_TOKEN_FILE"); !path.empty() && setup_.ok()) {
+    absl::StatusOr<std::string> token = transport::ReadToken("--token-file", path);
+    setup_ = token.status();
+    if (token.ok()) authorization_ = "Bearer " + *token;
+  }
+  // A call over what cannot be set up fails at once, and Explain says why.
+  stub_ = v1::LossGauge::NewStub(setup_.ok() ? grpc::CreateCustomChannel(address_, *credentials, arguments)
+                                             : grpc::CreateCustomChannel("", nullptr, arguments));
 }
 
 std::unique_ptr<grpc::ClientContext> Connection::NewContext() const {
   auto context = std::make_unique<grpc::ClientContext>();
   context->set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  if (!authorization_.empty()) context->AddMetadata("authorization", authorization_);
   return context;
 }
 
 int Connection::Explain(const grpc::Status& status, Io& io) const {
+  if (!setup_.ok()) {
+    io.err << "lossgaugectl: " << Printable(std::string(setup_.message())) << "\n";
+    return kWrongUse;
+  }
   const std::string said = Printable(status.error_message());
   const std::string where = Printable(address_);
   io.err << "lossgaugectl: ";
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       io.err << "cannot reach lossgauged at " << where << ": " << said << "\n"
-             << "Is lossgauged running? Its --grpc_listen must be what --address or LOSSGAUGE_ADDRESS says here.\n";
+             << "Is lossgauged running? Its --grpc_listen must be what --address or LOSSGAUGE_ADDRESS says here, and TLS on both sides or none.\n";
       break;
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       io.err << "no answer from " << where << " within " << absl::FormatDuration(timeout_) << "\n"
@@ -49,6 +70,10 @@ int Connection::Explain(const grpc::Status& status, Io& io) const {
     case grpc::StatusCode::UNIMPLEMENTED:
       io.err << where << " does not know this call: " << said << "\n"
              << "Is it lossgauged, and no older than this lossgaugectl?\n";
+      break;
+    case grpc::StatusCode::UNAUTHENTICATED:
+      io.err << where << " refused: " << said << "\n"
+             << "--token-file or LOSSGAUGE_TOKEN_FILE names a file with a token of its --token_file.\n";
       break;
     case grpc::StatusCode::NOT_FOUND:
       io.err << said << " (asked " << where << ")\n";

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "lossgauge/v1/lossgauge.grpc.pb.h"
 #include "server/ctl/options.h"
@@ -35,6 +36,8 @@ class Connection {
 
  private:
   std::string address_;
+  std::string authorization_;  // "" = none
+  absl::Status setup_;  // what is wrong with certificates or token
   absl::Duration timeout_;
   std::unique_ptr<v1::LossGauge::Stub> stub_;
 };

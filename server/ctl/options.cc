@@ -83,6 +83,10 @@ std::vector<Flag> AllFlags(const Command& command) {
   std::vector<Flag> flags = command.flags;
   if (command.remote) {
     flags.push_back({"address", FlagKind::kText, "HOST:PORT", "where lossgauged answers gRPC; else LOSSGAUGE_ADDRESS, else 127.0.0.1:9789"});
+    flags.push_back({"tls-ca", FlagKind::kText, "FILE", "PEM of the authorities that lossgauged is checked against; else LOSSGAUGE_TLS_CA, else no TLS"});
+    flags.push_back({"tls-cert", FlagKind::kText, "FILE", "PEM of our certificate, where lossgauged asks for one; else LOSSGAUGE_TLS_CERT"});
+    flags.push_back({"tls-key", FlagKind::kText, "FILE", "PEM of its private key; else LOSSGAUGE_TLS_KEY"});
+    flags.push_back({"token-file", FlagKind::kText, "FILE", "token for what writes, first line; else LOSSGAUGE_TOKEN_FILE"});
     flags.push_back({"timeout", FlagKind::kDuration, "TIME", "how long to wait for an answer, such as 300ms (default 5s)"});
   }
   flags.push_back({"json", FlagKind::kSwitch, "", "print JSON, as under /api/v1/, instead of text"});

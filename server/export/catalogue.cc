@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "server/export/step_samples.h"
+
 namespace lossgauge::export_ {
 namespace {
 
@@ -171,6 +173,18 @@ constexpr std::array<MetricSpec, kMetricCount> kCatalogue = {{
     {Metric::kStateBytes, kG, Life::kProcess, "lossgauge_state_bytes", "bytes", "", "Size of state and history."},
     {Metric::kHistoryThinned, kC, Life::kProcess, "lossgauge_history_steps_thinned_total", "steps", "", "Steps of the history that became part of a row with mean, minimum and maximum."},
     {Metric::kHistoryDropped, kC, Life::kProcess, "lossgauge_history_steps_dropped_total", "steps", "reason", "Steps that left the history: too old, beyond its size, damaged, or never written because the store could not write."},
+    {Metric::kListeningWithoutTls, kG, Life::kProcess, "lossgauge_listening_without_tls", "1", "protocol", "1 while this server listens on more than loopback without TLS."},
+    {Metric::kCertificateExpiry, kG, Life::kProcess, "lossgauge_tls_certificate_expiry_timestamp_seconds", "s", "", "When the certificate of our servers expires; absent without TLS."},
+    {Metric::kTlsReloads, kC, Life::kProcess, "lossgauge_tls_reloads_total", "reloads", "", "Certificates of our servers that were replaced and taken."},
+    {Metric::kTlsReloadErrors, kC, Life::kProcess, "lossgauge_tls_reload_errors_total", "errors", "", "Replaced certificates that could not be taken: the old ones stay."},
+    {Metric::kRequestsRefused, kC, Life::kProcess, "lossgauge_requests_refused_total", "requests", "protocol,cause", "Requests, streams and connections refused before they were looked at."},
+    {Metric::kSinkPending, kG, Life::kProcess, "lossgauge_sink_pending_steps", "steps", "sink", "Steps that wait to be sent; absent where the sink is not in use."},
+    {Metric::kSinkSteps, kC, Life::kProcess, "lossgauge_sink_steps_sent_total", "steps", "sink", "Steps that the receiver has taken."},
+    {Metric::kSinkSamples, kC, Life::kProcess, "lossgauge_sink_samples_sent_total", "samples", "sink", "Samples of these steps."},
+    {Metric::kSinkDropped, kC, Life::kProcess, "lossgauge_sink_steps_dropped_total", "steps", "sink,reason", "Steps that will never be sent: given up by us, or refused by the receiver."},
+    {Metric::kSinkRequests, kC, Life::kProcess, "lossgauge_sink_requests_total", "requests", "sink,result", "Requests to the receiver by how they ended. Busy, failed and unreachable ones are tried again."},
+    {Metric::kSinkMoved, kC, Life::kProcess, "lossgauge_sink_timestamps_moved_total", "steps", "sink", "Steps whose timestamp was moved: to now because it lay in the future, or behind the step before it."},
+    {Metric::kSinkLastSent, kG, Life::kProcess, "lossgauge_sink_last_sent_timestamp_seconds", "s", "sink", "When the receiver last took a step; absent before."},
     {Metric::kScrapes, kC, Life::kProcess, "lossgauge_scrapes_total", "scrapes", "", "Pages rendered before this one."},
     {Metric::kScrapeSeconds, kC, Life::kProcess, "lossgauge_scrape_seconds_total", "s", "", "Time spent rendering pages before this one."},
     {Metric::kScrapeBytes, kG, Life::kProcess, "lossgauge_scrape_bytes", "bytes", "", "Size of the page before this one."},
@@ -219,7 +233,7 @@ std::string CatalogueMarkdown() {
     page += std::string("| `") + spec.name + "` | " + (spec.kind == MetricKind::kCounter ? "counter" : "gauge") + " | " + spec.unit +
             " | " + spec.labels + " | " + LifeText(spec.life) + " | " + spec.help + " |\n";
   }
-  return page;
+  return page + StepSeriesMarkdown();
 }
 
 }  // namespace lossgauge::export_

@@ -50,7 +50,8 @@ enum class Metric {
   // lossgauged itself.
   kBuildInfo, kSnapshotTime, kRuns, kRunsRefused, kRanksNotExported, kNamesRepaired, kRingsAttached, kRingErrors, kDrainCycles, kDrainLag,
   kDrainBusy, kStepsJoined, kStepsCorrected, kLateRecords, kDuplicateRecords, kAbsurdSteps, kBaselineResets, kStateWriteErrors, kStateBytes,
-  kHistoryThinned, kHistoryDropped, kScrapes, kScrapeSeconds,
+  kHistoryThinned, kHistoryDropped, kListeningWithoutTls, kCertificateExpiry, kTlsReloads, kTlsReloadErrors, kRequestsRefused,
+  kSinkPending, kSinkSteps, kSinkSamples, kSinkDropped, kSinkRequests, kSinkMoved, kSinkLastSent, kScrapes, kScrapeSeconds,
   kScrapeBytes, kDuplicatesDropped, kProcessCpu, kProcessRss, kProcessFds, kProcessMaxFds, kProcessThreads, kProcessStart,
   kCount,
 };

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "server/export/catalogue.h"
+#include "server/export/step_samples.h"
 
 int main(int argc, char** argv) {
   using namespace lossgauge::export_;
@@ -16,6 +17,7 @@ int main(int argc, char** argv) {
       const MetricSpec& spec = Spec(static_cast<Metric>(i));
       std::printf("%s %s %s\n", spec.name, spec.kind == MetricKind::kCounter ? "counter" : "gauge", spec.labels[0] ? spec.labels : "-");
     }
+    for (const StepSeries& series : AllStepSeries()) std::printf("%s gauge run\n", series.name);
     return 0;
   }
   std::fprintf(stderr, "usage: lossgauge_metrics_doc [--names]\n");

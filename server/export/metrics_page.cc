@@ -38,6 +38,7 @@ std::string MetricsPage::Render(const state::Snapshot& snapshot) {
   context.last_bytes = last_bytes_.load();
   context.duplicate_runs = duplicate_runs_.load();
   context.duplicate_ranks = duplicate_ranks_.load();
+  context.service = options_.service;
   const SnapshotCollectable collectable(snapshot, std::move(context));
   std::string page = prometheus::TextSerializer().Serialize(collectable.Collect());
   duplicate_runs_ += collectable.duplicate_runs();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "server/state/service_counters.h"
 #include "server/state/snapshot.h"
 
 namespace lossgauge::export_ {
@@ -17,6 +18,8 @@ struct MetricsPageOptions {
   std::size_t max_ranks = 500;
   std::string revision = "unknown";        // of the source, for lossgauge_build_info
   std::string proc_self = "/proc/self";
+  // What servers count; null: nothing. Outlives the page.
+  const state::ServiceCounters* service = nullptr;
   // Monotonic nanoseconds, to time rendering; default: CLOCK_MONOTONIC.
   std::function<std::int64_t()> monotonic_ns;
   // The present by the clock of lossgauged, for what has a term; default: state::SystemClock.

@@ -10,6 +10,7 @@
 #include "server/export/process_series.h"
 #include "server/export/rank_series.h"
 #include "server/export/run_series.h"
+#include "server/export/service_series.h"
 
 #ifndef LOSSGAUGE_VERSION
 #error "the build defines LOSSGAUGE_VERSION"
@@ -119,6 +120,8 @@ void SnapshotCollectable::AddSelf(FamilyBuilder& page) const {
   page.Add(Metric::kHistoryDropped, {"size"}, Count(self.history_steps_dropped_by_size));
   page.Add(Metric::kHistoryDropped, {"damaged"}, Count(self.history_steps_damaged));
   page.Add(Metric::kHistoryDropped, {"unwritten"}, Count(self.history_steps_unwritten));
+  static const state::ServiceCounters kNothing;
+  AddServiceSeries(context_.service != nullptr ? *context_.service : kNothing, page);
   page.Add(Metric::kScrapes, {}, Count(context_.scrapes));
   page.Add(Metric::kScrapeSeconds, {}, static_cast<double>(context_.scrape_ns) * 1e-9);
   if (context_.scrapes > 0) page.Add(Metric::kScrapeBytes, {}, Count(context_.last_bytes));

@@ -8,6 +8,7 @@
 
 #include "prometheus/collectable.h"
 #include "server/export/family_builder.h"
+#include "server/state/service_counters.h"
 #include "server/state/snapshot.h"
 
 namespace lossgauge::export_ {
@@ -23,6 +24,7 @@ struct PageContext {
   std::uint64_t last_bytes = 0;
   std::uint64_t duplicate_runs = 0;
   std::uint64_t duplicate_ranks = 0;
+  const state::ServiceCounters* service = nullptr;  // null: nothing was counted
 };
 
 class SnapshotCollectable final : public prometheus::Collectable {

@@ -219,7 +219,8 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRe
 IngestService::IngestService(const IngestServiceOptions& options, Inbox* inbox) : options_(options), inbox_(inbox) {}
 IngestService::~IngestService() = default;
 
-grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* IngestService::Forward(grpc::CallbackServerContext*) {
+grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* IngestService::Forward(grpc::CallbackServerContext* context) {
+  const absl::Status admitted = options_.admit ? options_.admit(*context) : absl::OkStatus();
   auto stream = std::make_shared<Stream>(this);
   bool closed = false, full = false;
   {
@@ -230,6 +231,8 @@ grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* IngestService:
   }
   if (closed) {
     stream->End(absl::UnavailableError("the daemon shuts down"));
+  } else if (!admitted.ok()) {
+    stream->End(admitted);
   } else if (full) {
     stream->End(absl::ResourceExhaustedError(absl::StrCat("already ", options_.max_streams, " streams")));
   } else {

@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 
+#include "absl/status/status.h"
 #include "lossgauge/v1/ingest.grpc.pb.h"
 #include "server/ingest/inbox.h"
 
@@ -20,6 +22,7 @@ struct IngestServiceOptions {
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::uint32_t max_batches_in_flight = 64;  // of a stream, received and not acknowledged
   std::size_t max_streams = 4096;
+  std::function<absl::Status(const grpc::ServerContextBase&)> admit;  // of each stream, before anything is read; unset: all
 };
 
 class IngestService final : public v1::Ingest::CallbackService {

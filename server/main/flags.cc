@@ -28,7 +28,8 @@ ABSL_FLAG(std::string, http_allowed_hosts, "",
           "Names, separated by commas, that the Host header may carry besides IP addresses and localhost while --http_listen is loopback: for a proxy in "
           "front. Other names are refused, so that a web page cannot reach the API through DNS.");
 ABSL_FLAG(std::string, grpc_listen, "127.0.0.1:9789",
-          "host:port of the gRPC services. Loopback by default: who may connect may also acknowledge incidents. Port 0: any free one. "
+          "host:port of the gRPC services. Loopback by default: who may connect may read everything, and there "
+          "without --token_file also acknowledge incidents. Port 0: any free one. "
           "\"none\": off.");
 ABSL_FLAG(std::string, log_format, "text", "text or json (one object a line). Logs go to stderr.");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warning or error.");
@@ -92,7 +93,9 @@ constexpr const char* kUsage =
   std::exit(2);
 }
 
-bool IsOurs(const absl::CommandLineFlag& flag) { return flag.Filename().find("server/main/flags.cc") != absl::string_view::npos; }
+bool IsOurs(const absl::CommandLineFlag& flag) {
+  return flag.Filename().find("server/main/") != absl::string_view::npos;
+}
 
 void PrintHelp() {
   std::cout << kUsage << "\nFlags:\n";
@@ -277,6 +280,12 @@ Flags ParseFlags(int argc, char** argv) {
   flags.journal_bytes = static_cast<std::uint64_t>(NumberFlag("journal_mebibytes", absl::GetFlag(FLAGS_journal_mebibytes), 0, 65'536)) << 20;
   flags.history_full_ns = DurationFlag("history_full", absl::GetFlag(FLAGS_history_full), absl::Minutes(1), absl::Hours(24 * 365));
   flags.history_age_ns = DurationFlag("history_age", absl::GetFlag(FLAGS_history_age), absl::Minutes(1), absl::Hours(24 * 365));
+  absl::StatusOr<ServiceFlags> service = GetServiceFlags();
+  if (!service.ok()) UsageError(std::string(service.status().message()));
+  flags.service = *std::move(service);
+  absl::StatusOr<SinkFlags> sinks = GetSinkFlags();
+  if (!sinks.ok()) UsageError(std::string(sinks.status().message()));
+  flags.sinks = *std::move(sinks);
   return flags;
 }
 

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "server/main/service_flags.h"
+#include "server/main/sink_flags.h"
+
 namespace lossgauge::main {
 
 enum class Role { kSidecar, kDaemon };
@@ -38,6 +41,8 @@ struct Flags {
   std::uint64_t journal_bytes = 0;  // 0: off
   std::int64_t history_full_ns = 0;
   std::int64_t history_age_ns = 0;
+  ServiceFlags service;
+  SinkFlags sinks;
 };
 
 // Does not return on --help, --version (exit code 0) or an error (a sentence on stderr, exit code 2).

@@ -19,11 +19,16 @@
 #include "server/ingest/ingest_service.h"
 #include "server/ingest/ring_source.h"
 #include "server/main/pipeline.h"
+#include "server/main/service_access.h"
 #include "server/main/state_lock.h"
+#include "server/main/step_sinks.h"
+#include "server/rpc/call_gate.h"
 #include "server/rpc/grpc_server.h"
 #include "server/state/board.h"
 #include "server/state/run_book.h"
 #include "server/state/store.h"
+#include "server/transport/grpc_credentials.h"
+#include "server/transport/token_file.h"
 #include "server/web/web_server.h"
 #include "spdlog/spdlog.h"
 
@@ -31,6 +36,7 @@ namespace lossgauge::main {
 namespace {
 
 constexpr std::int64_t kFinalDrainNs = 1'000'000'000;
+constexpr std::int64_t kLastRoundNs = 1'000'000'000;  // of what is sent elsewhere
 constexpr std::int64_t kStreamGraceNs = 1'500'000'000;
 constexpr std::int64_t kGoneForGoodNs = 60'000'000'000;  // a launcher starts a lost rank again within seconds, or not at all
 constexpr std::int64_t kForwardGraceNs = 500'000'000;
@@ -120,7 +126,9 @@ struct Observer::Parts {
   std::unique_ptr<ingest::IngestService> ingest;
   std::unique_ptr<Pipeline> pipeline;
   std::unique_ptr<api::Api> api;
+  std::unique_ptr<ServiceAccess> access;
   std::unique_ptr<export_::MetricsPage> metrics;
+  std::unique_ptr<StepSinks> sinks;
   std::unique_ptr<rpc::GrpcServer> grpc;
   std::unique_ptr<web::WebServer> web;
 };
@@ -133,6 +141,13 @@ absl::Status Observer::Start() {
   auto judges = MakeJudges(flags_);
   if (!judges.ok()) return judges.status();
   p.judges = *std::move(judges);
+  auto access = ServiceAccess::Make(flags_.service, flags_.grpc_listen, flags_.http_listen);
+  if (!access.ok()) return access.status();
+  p.access = *std::move(access);
+  export_::MetricsPageOptions page_options;
+  page_options.service = &p.access->counters();
+  page_options.max_ranks = flags_.max_rank_series;
+  p.metrics = std::make_unique<export_::MetricsPage>(page_options);
 
   state::StoreOptions store_options;
   store_options.directory = flags_.state_dir;
@@ -162,14 +177,19 @@ absl::Status Observer::Start() {
   p.pipeline = std::make_unique<Pipeline>(LoopOptions(flags_.role), &p.clock, p.book.get(), p.store.get(), &p.board, &p.mailbox,
                                           std::vector<state::RecordSource*>{source}, p.forwarding ? p.forwarding->tap() : nullptr);
   if (p.forwarding) p.pipeline->set_forward_view([&p] { return p.forwarding->View(); });
+  auto sinks = StepSinks::Make(flags_.sinks, flags_.state_dir, p.board, p.store->reader(), &p.access->counters());
+  if (!sinks.ok()) return sinks.status();
+  p.sinks = *std::move(sinks);
   p.pipeline->RunCycle();  // whoever asks first already sees the runs that are here
   p.pipeline->Start();
   if (p.forwarding) p.forwarding->Start();
+  p.sinks->Start();
 
   p.api = std::make_unique<api::Api>(p.board, p.mailbox, p.store->reader(), p.clock);
   if (flags_.grpc_listen != "none") {
     rpc::GrpcOptions options;
     options.listen = flags_.grpc_listen;
+    p.access->Fill(&options);
     if (p.ingest) {
       options.further_services = {p.ingest.get()};
       options.max_request_bytes = 2 << 20;  // a batch; its own limit is the service's
@@ -183,9 +203,7 @@ absl::Status Observer::Start() {
     web::WebOptions options;
     options.listen = flags_.http_listen;
     options.allowed_hosts = flags_.http_allowed_hosts;
-    export_::MetricsPageOptions metrics;
-    metrics.max_ranks = flags_.max_rank_series;
-    p.metrics = std::make_unique<export_::MetricsPage>(std::move(metrics));
+    p.access->Fill(&options);
     options.render_metrics = [&p] { return p.metrics->Render(*p.board.Get()); };
     p.web = std::make_unique<web::WebServer>(options, *p.api);
     if (const absl::Status status = StartPatiently([&] { return p.web->Start(); }); !status.ok()) return status;
@@ -208,6 +226,17 @@ absl::Status Observer::MakeRingSource() {
   if (!flags_.state_dir.empty()) forwarding.directory = flags_.state_dir + "/forward";
   forwarding.spool_bytes = flags_.forward_spool_bytes;
   forwarding.node = NodeName();
+  auto credentials = transport::MakeChannelCredentials("--forward_tls_", flags_.service.forward_tls);
+  if (!credentials.ok()) return credentials.status();
+  forwarding.client.credentials = *std::move(credentials);
+  if (const std::string& path = flags_.service.forward_token_file; !path.empty()) {
+    if (const auto token = transport::ReadToken("--forward_token_file", path); !token.ok()) return token.status();
+    // Read for each stream: it may have been changed.
+    forwarding.client.prepare = [path](grpc::ClientContext* context) {
+      const auto token = transport::ReadToken("--forward_token_file", path);
+      if (token.ok()) context->AddMetadata("authorization", "Bearer " + *token);
+    };
+  }
   auto opened = ingest::Forwarding::Open(forwarding, &p.clock);
   if (!opened.ok()) return opened.status();
   p.forwarding = *std::move(opened);
@@ -222,6 +251,8 @@ absl::Status Observer::MakeForwardSource() {
   p.forwarded = std::make_unique<ingest::ForwardSource>(options, p.inbox.get(), &p.clock);
   ingest::IngestServiceOptions service;
   service.instance = NodeName();
+  const auto gate = std::make_shared<rpc::CallGate>(&p.access->grpc_guard(), &p.access->grpc_limiter(), &p.access->counters());
+  service.admit = [gate](const grpc::ServerContextBase& context) { return gate->Write(context); };
   p.ingest = std::make_unique<ingest::IngestService>(service, p.inbox.get());
   return absl::OkStatus();
 }
@@ -260,6 +291,7 @@ void Observer::Shutdown() {
   if (p.ingest) p.ingest->Close();
   if (p.pipeline) p.pipeline->Stop(kFinalDrainNs);
   if (p.forwarding) p.forwarding->Stop(kForwardGraceNs);
+  if (p.sinks) p.sinks->Stop(kLastRoundNs);
   if (p.grpc) p.grpc->Shutdown(kStreamGraceNs);
   if (p.web) p.web->Shutdown();
   p.board.Close();

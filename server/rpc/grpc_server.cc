@@ -11,10 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "server/api/listen_address.h"
 #include "server/rpc/bounded_executor.h"
+#include "server/rpc/call_gate.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/loss_gauge_service.h"
+#include "server/rpc/malformed_counter.h"
 #include "server/rpc/post_mortem_service.h"
 #include "server/rpc/watch_hub.h"
+#include "server/transport/grpc_credentials.h"
 
 namespace lossgauge::rpc {
 
@@ -23,17 +26,20 @@ struct GrpcServer::Running {
   Running(const GrpcOptions& options, const api::Api& api)
       : hub(api.board(), options.max_streams, options.tick_ns),
         executor(options.history_threads, options.history_queue),
-        context{api.board(), api.clock(), hub, executor},
+        gate(options.guard, options.limiter, options.counters),
+        context{api.board(), api.clock(), hub, executor, gate},
         loss_gauge(api, context, options.reply_timeout_ns),
         post_mortem(api, context),
         health(context) {}
 
   WatchHub hub;
   BoundedExecutor executor;
+  CallGate gate;
   StreamContext context;
   LossGaugeService loss_gauge;
   PostMortemService post_mortem;
   HealthService health;
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // the server asks them at each handshake
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -60,9 +66,10 @@ absl::Status GrpcServer::Start() {
   (void)reflection;
 
   auto running = std::make_unique<Running>(options_, api_);
+  running->credentials = options_.tls != nullptr ? transport::MakeServerCredentials(options_.tls) : grpc::InsecureServerCredentials();
   grpc::ServerBuilder builder;
   int bound_port = 0;
-  builder.AddListeningPort(address->host.empty() ? absl::StrCat("[::]:", address->port) : address->Text(), grpc::InsecureServerCredentials(),
+  builder.AddListeningPort(address->host.empty() ? absl::StrCat("[::]:", address->port) : address->Text(), running->credentials,
                            &bound_port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options_.max_streams_per_connection);
@@ -79,6 +86,7 @@ absl::Status GrpcServer::Start() {
   builder.SetResourceQuota(quota);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
+  if (options_.counters != nullptr) builder.experimental().SetInterceptorCreators(MakeMalformedCounter(options_.counters));
   builder.RegisterService(&running->loss_gauge);
   builder.RegisterService(&running->post_mortem);
   builder.RegisterService(&running->health);
@@ -88,9 +96,11 @@ absl::Status GrpcServer::Start() {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", address->Text(), " for gRPC: the port was taken by another process just now, "
                                                "or gRPC refused it (its own log says more); choose another with --grpc_listen"));
   }
-  if (!api::IsLoopback(*address)) {
-    spdlog::warn("gRPC listens on {}: whoever reaches it can read runs and acknowledge incidents; there is no authentication. "
-                 "Use a loopback address, or let a network policy guard it",
+  const bool exposed = !api::IsLoopback(*address) && options_.tls == nullptr;
+  if (options_.counters != nullptr) options_.counters->exposed[static_cast<std::size_t>(state::Protocol::kGrpc)] = exposed ? 1 : 0;
+  if (exposed) {
+    spdlog::warn("gRPC listens on {} without TLS: whoever is on the way can read what is said, tokens included. Give --tls_cert and --tls_key, "
+                 "use a loopback address, or let a network policy guard it",
                  address->Text());
   }
   host_ = address->host;

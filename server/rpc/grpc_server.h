@@ -10,6 +10,10 @@
 
 #include "absl/status/status.h"
 #include "server/api/api.h"
+#include "server/state/service_counters.h"
+#include "server/transport/client_limiter.h"
+#include "server/transport/server_tls.h"
+#include "server/transport/token_file.h"
 
 namespace grpc {
 class Service;
@@ -28,6 +32,11 @@ struct GrpcOptions {
   std::int64_t tick_ns = 250'000'000;     // how late a deadline, or a verdict that ran out, is noticed
   std::int64_t reply_timeout_ns = 5'000'000'000;
   std::vector<grpc::Service*> further_services;  // must outlive the server
+  // All of these outlive the server. Null: plain text; whoever connects may write; no limit for a client; nothing is counted.
+  transport::ServerTls* tls = nullptr;
+  const transport::WriteGuard* guard = nullptr;
+  transport::ClientLimiter* limiter = nullptr;
+  state::ServiceCounters* counters = nullptr;
 };
 
 // Start and Shutdown from one thread; everything else is thread-safe.

@@ -40,6 +40,10 @@ class HealthWatch {
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context, const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const absl::Status status = context_.gate.Call(*context); !status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
   const ServingStatus status = HealthOf(request->service(), *context_.board.Get(), context_.clock.NowNs(), shutting_down_);
   if (status == HealthCheckResponse::SERVICE_UNKNOWN) {
     reactor->Finish({grpc::StatusCode::NOT_FOUND,
@@ -51,8 +55,8 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
   return reactor;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(grpc::CallbackServerContext*, const HealthCheckRequest* request) {
-  return WatchReactor<HealthWatch>::Open(context_, HealthWatch(request->service(), shutting_down_));
+grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
+  return WatchReactor<HealthWatch>::Open(context_, context_.gate.Stream(*context), HealthWatch(request->service(), shutting_down_));
 }
 
 }  // namespace lossgauge::rpc

@@ -15,6 +15,12 @@ void Answer(absl::StatusOr<Response> result, Response* response, grpc::ServerUna
   reactor->Finish(ToGrpcStatus(result.status()));
 }
 
+// True: the call is answered with it.
+bool Refused(const absl::Status& status, grpc::ServerUnaryReactor* reactor) {
+  if (!status.ok()) reactor->Finish(ToGrpcStatus(status));
+  return !status.ok();
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* LossGaugeService::ListRuns(grpc::CallbackServerContext* context, const v1::ListRunsRequest* request,
@@ -23,6 +29,7 @@ grpc::ServerUnaryReactor* LossGaugeService::ListRuns(grpc::CallbackServerContext
     return Later(context, [=, this](grpc::ServerUnaryReactor* reactor) { Answer(api_.ListRuns(*request), response, reactor); });
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (Refused(context_.gate.Call(*context), reactor)) return reactor;
   Answer(api_.ListRuns(*request), response, reactor);
   return reactor;
 }
@@ -30,6 +37,7 @@ grpc::ServerUnaryReactor* LossGaugeService::ListRuns(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* LossGaugeService::GetRun(grpc::CallbackServerContext* context, const v1::GetRunRequest* request,
                                                    v1::Run* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (Refused(context_.gate.Call(*context), reactor)) return reactor;
   Answer(api_.GetRun(*request), response, reactor);
   return reactor;
 }
@@ -37,18 +45,19 @@ grpc::ServerUnaryReactor* LossGaugeService::GetRun(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* LossGaugeService::GetVerdict(grpc::CallbackServerContext* context, const v1::GetVerdictRequest* request,
                                                        v1::Verdict* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (Refused(context_.gate.Call(*context), reactor)) return reactor;
   Answer(api_.GetVerdict(*request), response, reactor);
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::Verdict>* LossGaugeService::WatchVerdict(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<v1::Verdict>* LossGaugeService::WatchVerdict(grpc::CallbackServerContext* context,
                                                                       const v1::WatchVerdictRequest* request) {
-  return WatchReactor<api::VerdictWatch>::Open(context_, api_.WatchVerdict(*request));
+  return WatchReactor<api::VerdictWatch>::Open(context_, context_.gate.Stream(*context), api_.WatchVerdict(*request));
 }
 
-grpc::ServerWriteReactor<v1::WatchStepsResponse>* LossGaugeService::WatchSteps(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<v1::WatchStepsResponse>* LossGaugeService::WatchSteps(grpc::CallbackServerContext* context,
                                                                                const v1::WatchStepsRequest* request) {
-  return WatchReactor<api::StepWatch>::Open(context_, api_.WatchSteps(*request));
+  return WatchReactor<api::StepWatch>::Open(context_, context_.gate.Stream(*context), api_.WatchSteps(*request));
 }
 
 grpc::ServerUnaryReactor* LossGaugeService::ListVerdicts(grpc::CallbackServerContext* context, const v1::ListVerdictsRequest* request,
@@ -86,6 +95,7 @@ grpc::ServerUnaryReactor* LossGaugeService::Explain(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* LossGaugeService::GetPolicy(grpc::CallbackServerContext* context, const v1::GetPolicyRequest* request,
                                                       v1::Policy* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (Refused(context_.gate.Call(*context), reactor)) return reactor;
   Answer(api_.GetPolicy(*request), response, reactor);
   return reactor;
 }
@@ -112,6 +122,7 @@ grpc::ServerUnaryReactor* LossGaugeService::SetMode(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* LossGaugeService::Later(grpc::CallbackServerContext* context,
                                                   std::function<void(grpc::ServerUnaryReactor*)> call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (Refused(context_.gate.Call(*context), reactor)) return reactor;
   // Request, response and context live until the reactor is finished, so the task may use them.
   const auto run = [call = std::move(call), context, reactor] {
     if (!context->IsCancelled()) return call(reactor);
@@ -126,6 +137,7 @@ grpc::ServerUnaryReactor* LossGaugeService::Later(grpc::CallbackServerContext* c
 template <typename Response, typename Send>
 grpc::ServerUnaryReactor* LossGaugeService::Ask(grpc::CallbackServerContext* context, Response* response, const Send& send) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (Refused(context_.gate.Write(*context), reactor)) return reactor;
   auto reply = std::make_shared<PendingReply>(reactor, context_.hub, context_.clock, context_.clock.BootNs() + reply_timeout_ns_);
   if (absl::Status status = context_.hub.Add(reply); !status.ok()) {
     reactor->Finish(ToGrpcStatus(status));

@@ -11,7 +11,7 @@
 
 namespace lossgauge::rpc {
 
-// Thread-safe. Calls that may read history run on the context's executor.
+// Thread-safe. Every call passes the context's gate first. Calls that may read history run on the context's executor.
 class LossGaugeService final : public v1::LossGauge::CallbackService {
  public:
   // A call that the drain thread answers ends with UNAVAILABLE after `reply_timeout_ns`.

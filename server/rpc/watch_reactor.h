@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/rpc/bounded_executor.h"
+#include "server/rpc/call_gate.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/watch_hub.h"
 #include "server/state/board.h"
@@ -26,6 +27,7 @@ struct StreamContext {
   state::Clock& clock;
   WatchHub& hub;
   BoundedExecutor& executor;
+  const CallGate& gate;
 };
 
 // Source: Message; bool NeedsHistory(const Snapshot&); absl::StatusOr<bool> Next(const Snapshot&, TimeNs now, Message*).
@@ -38,11 +40,14 @@ class WatchReactor final : public grpc::ServerWriteReactor<typename Source::Mess
                            public std::enable_shared_from_this<WatchReactor<Source>> {
  public:
   // The reactor to give to gRPC; it keeps itself alive until gRPC is done with it. An error in `source` ends the stream with it.
-  static grpc::ServerWriteReactor<typename Source::Message>* Open(const StreamContext& context, absl::StatusOr<Source> source) {
+  // `slot`: what CallGate::Stream gave, held until the stream is over; an error ends it likewise.
+  static grpc::ServerWriteReactor<typename Source::Message>* Open(const StreamContext& context, absl::StatusOr<std::shared_ptr<void>> slot,
+                                                                  absl::StatusOr<Source> source) {
     auto reactor = std::make_shared<WatchReactor>(context, Key{});
     reactor->self_ = reactor;
-    absl::Status status = source.status();
-    if (source.ok()) {
+    absl::Status status = slot.ok() ? source.status() : slot.status();
+    if (status.ok()) {
+      reactor->slot_ = *std::move(slot);
       reactor->source_.emplace(std::move(*source));
       status = context.hub.Add(reactor);
     }
@@ -144,6 +149,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<typename Source::Mess
 
   const StreamContext context_;
   std::shared_ptr<WatchReactor> self_;
+  std::shared_ptr<void> slot_;
   std::optional<Source> source_;
   typename Source::Message message_;
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "server/api/api.h"
-#include "server/web/httplib.h"
+#include "server/transport/httplib.h"
 
 namespace lossgauge::web {
 

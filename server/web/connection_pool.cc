@@ -19,9 +19,10 @@ namespace lossgauge::web {
 namespace {
 
 // A whole request line and headers have come. One that is longer than this waits like those that are not complete.
-bool HasHead(int socket) {
+bool HasHead(int socket, bool encrypted) {
   char bytes[4096];
   const ssize_t count = recv(socket, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
+  if (encrypted) return count > 0;
   return count > 0 && std::string_view(bytes, static_cast<std::size_t>(count)).find("\r\n\r\n") != std::string_view::npos;
 }
 
@@ -53,7 +54,7 @@ void ConnectionPool::Stop() {
   accept_thread_.join();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
-  for (const int socket : waiting_) close(socket);
+  for (const Connection& connection : waiting_) close(connection.socket);
   waiting_.clear();
   waiting_count_ = 0;
   close(listening_socket_);
@@ -69,7 +70,12 @@ void ConnectionPool::Accept() {
     const int socket = accept4(listening_socket_, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket >= 0) {
       told = false;
-      Enqueue(socket);
+      std::shared_ptr<void> slot = admit_ ? admit_(socket) : nullptr;
+      if (admit_ && slot == nullptr) {
+        close(socket);
+      } else {
+        Enqueue({socket, std::move(slot)});
+      }
       continue;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -80,42 +86,42 @@ void ConnectionPool::Accept() {
   }
 }
 
-void ConnectionPool::Enqueue(int socket) {
+void ConnectionPool::Enqueue(Connection connection) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopping_ || waiting_.size() < max_waiting_; });
   if (stopping_) {
-    close(socket);
+    close(connection.socket);
     return;
   }
-  waiting_.push_back(socket);
+  waiting_.push_back(std::move(connection));
   waiting_count_ = waiting_.size();
   if (idle_threads_ < waiting_.size() && threads_.size() < max_threads_) threads_.emplace_back([this] { Work(); });
   lock.unlock();
   changed_.notify_all();
 }
 
-int ConnectionPool::TakeNext() {
-  auto next = std::find_if(waiting_.begin(), waiting_.end(), HasHead);
+ConnectionPool::Connection ConnectionPool::TakeNext() {
+  auto next = std::find_if(waiting_.begin(), waiting_.end(), [this](const Connection& one) { return HasHead(one.socket, encrypted_); });
   if (next == waiting_.end()) next = waiting_.begin();
-  const int socket = *next;
+  Connection connection = std::move(*next);
   waiting_.erase(next);
-  return socket;
+  return connection;
 }
 
 void ConnectionPool::Work() {
   while (true) {
-    int socket = -1;
+    Connection connection;
     {
       std::unique_lock lock(mutex_);
       ++idle_threads_;
       changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
       --idle_threads_;
       if (stopping_) return;
-      socket = TakeNext();
+      connection = TakeNext();
       waiting_count_ = waiting_.size();
     }
     changed_.notify_all();
-    serve_(socket);
+    serve_(connection.socket);
   }
 }
 

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -31,9 +30,18 @@ void AddressText(const sockaddr_storage& storage, std::string* ip, int* port) {
 
 }  // namespace
 
+std::string PeerAddress(int socket) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  std::string ip;
+  int port = 0;
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&storage), &length) == 0) AddressText(storage, &ip, &port);
+  return ip;
+}
+
 ConnectionStream::ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping,
-                                   std::function<bool()> others_wait)
-    : socket_(socket), limits_(limits), stopping_(stopping), others_wait_(std::move(others_wait)) {
+                                   std::function<bool()> others_wait, const std::shared_ptr<SSL_CTX>& tls)
+    : socket_(socket), channel_(socket, tls), limits_(limits), stopping_(stopping), others_wait_(std::move(others_wait)) {
   // Head and body are written apart: with Nagle's algorithm the body would wait for the client's delayed acknowledgement, 40 ms.
   const int on = 1;
   setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -41,7 +49,7 @@ ConnectionStream::ConnectionStream(int socket, const ConnectionLimits& limits, c
 
 ConnectionStream::~ConnectionStream() {
   // Closing with unread input would send a reset that can overtake our last answer; what is there is taken first, within reason.
-  shutdown(socket_, SHUT_WR);
+  channel_.CloseSending();
   char rest[4096];
   for (int i = 0; i < 32 && recv(socket_, rest, sizeof rest, MSG_DONTWAIT) > 0; ++i) {
   }
@@ -75,7 +83,7 @@ Head ConnectionStream::WaitForHead() {
 }
 
 void ConnectionStream::TakeRest() {
-  shutdown(socket_, SHUT_WR);
+  channel_.CloseSending();
   const Clock::time_point deadline = Clock::now() + limits_.hurried_time;
   char rest[16384];
   for (int i = 0; i < 256 && WaitUntil(POLLIN, deadline) && recv(socket_, rest, sizeof rest, MSG_DONTWAIT) > 0; ++i) {
@@ -84,15 +92,22 @@ void ConnectionStream::TakeRest() {
 }
 
 bool ConnectionStream::Receive() {
-  if (!WaitForInput()) return false;
   char bytes[4096];
-  const ssize_t received = recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT);
-  if (received <= 0) return false;
-  input_.append(bytes, static_cast<std::size_t>(received));
-  return true;
+  for (short events = POLLIN;;) {
+    if (!WaitForInput(events)) return false;
+    const SocketChannel::Result received = channel_.Receive(bytes, sizeof bytes);
+    if (received.bytes > 0) {
+      input_.append(bytes, static_cast<std::size_t>(received.bytes));
+      return true;
+    }
+    // TLS may need several records, or to send, before there is a byte for us.
+    if (received.wait_for == 0) return false;
+    events = received.wait_for;
+  }
 }
 
 bool ConnectionStream::Poll(short events, std::chrono::milliseconds slice) const {
+  if ((events & POLLIN) != 0 && channel_.HasBuffered()) return true;
   pollfd entry{socket_, events, 0};
   const int ready = poll(&entry, 1, static_cast<int>(slice.count()));
   return ready > 0;  // errors and hang-ups count as ready: the call that follows reports them
@@ -107,12 +122,12 @@ bool ConnectionStream::WaitUntil(short events, Clock::time_point deadline) const
   return false;
 }
 
-bool ConnectionStream::WaitForInput() const {
+bool ConnectionStream::WaitForInput(short events) const {
   while (!stopping_) {
     const auto time = others_wait_() ? std::min(limits_.hurried_time, limits_.request_time) : limits_.request_time;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(request_begin_ + time - Clock::now());
     if (left.count() <= 0) return false;
-    if (Poll(POLLIN, std::min(left, kSlice))) return true;
+    if (Poll(events, std::min(left, kSlice))) return true;
   }
   return false;
 }
@@ -122,7 +137,7 @@ bool ConnectionStream::PeerGone() const {
   return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-bool ConnectionStream::is_readable() const { return taken_ < input_.size() || WaitForInput(); }
+bool ConnectionStream::is_readable() const { return taken_ < input_.size() || WaitForInput(POLLIN); }
 
 bool ConnectionStream::is_writable() const { return WaitUntil(POLLOUT, Clock::now() + limits_.write_stall) && !PeerGone(); }
 
@@ -144,14 +159,12 @@ ssize_t ConnectionStream::read(char* data, size_t size) {
 ssize_t ConnectionStream::write(const char* data, size_t size) {
   std::size_t sent = 0;
   while (sent < size) {
-    const ssize_t count = send(socket_, data + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count > 0) {
-      sent += static_cast<std::size_t>(count);
+    const SocketChannel::Result result = channel_.Send(data + sent, size - sent);
+    if (result.bytes > 0) {
+      sent += static_cast<std::size_t>(result.bytes);
       continue;
     }
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return -1;
-    if (!WaitUntil(POLLOUT, Clock::now() + limits_.write_stall)) return -1;
+    if (result.wait_for == 0 || !WaitUntil(result.wait_for, Clock::now() + limits_.write_stall)) return -1;
   }
   return static_cast<ssize_t>(sent);
 }

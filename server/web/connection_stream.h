@@ -7,9 +7,11 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 
-#include "server/web/httplib.h"
+#include "server/transport/httplib.h"
+#include "server/web/socket_channel.h"
 
 namespace lossgauge::web {
 
@@ -21,13 +23,17 @@ struct ConnectionLimits {
   std::size_t request_bytes = 128 << 10;           // request line, headers and body
 };
 
+// The client's address, without its port; "" if it is gone.
+std::string PeerAddress(int socket);
+
 enum class Head { kComplete, kNone, kLineTooLong, kTooLong };
 
 // Owns the socket. Used by one thread; `stopping` may be set by another and ends every wait.
 class ConnectionStream final : public httplib::Stream {
  public:
-  // `others_wait` says that the thread is needed elsewhere; it is asked during every wait for the client to send.
-  ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping, std::function<bool()> others_wait);
+  // `others_wait` says that the thread is needed elsewhere; it is asked during every wait for the client to send. `tls` null: in the clear.
+  ConnectionStream(int socket, const ConnectionLimits& limits, const std::atomic<bool>& stopping, std::function<bool()> others_wait,
+                   const std::shared_ptr<SSL_CTX>& tls = nullptr);
   ~ConnectionStream() override;
   ConnectionStream(const ConnectionStream&) = delete;
   ConnectionStream& operator=(const ConnectionStream&) = delete;
@@ -39,6 +45,8 @@ class ConnectionStream final : public httplib::Stream {
   // After an answer to a request that was not read to its end: takes what the client still sends, within the hurried time and reason, because
   // closing with unread input sends a reset that can overtake the answer.
   void TakeRest();
+
+  bool HandshakeFailed() const { return channel_.HandshakeFailed(); }
 
   // The client has closed its side. For event streams, which read nothing.
   bool PeerGone() const;
@@ -56,8 +64,8 @@ class ConnectionStream final : public httplib::Stream {
 
   // Readiness for `events`: in slices, so that `stopping_` is seen.
   bool WaitUntil(short events, Clock::time_point deadline) const;
-  // Readiness to read within the request's time, which shrinks while others wait.
-  bool WaitForInput() const;
+  // Readiness within the request's time, which shrinks while others wait.
+  bool WaitForInput(short events) const;
   bool Poll(short events, std::chrono::milliseconds slice) const;
   // False: nothing more comes.
   bool Receive();
@@ -68,6 +76,7 @@ class ConnectionStream final : public httplib::Stream {
   static constexpr std::chrono::milliseconds kSlice{100};
 
   const int socket_;
+  SocketChannel channel_;
   const ConnectionLimits limits_;
   const std::atomic<bool>& stopping_;
   const std::function<bool()> others_wait_;

@@ -17,7 +17,7 @@
 #include "server/api/json.h"
 #include "server/state/board.h"
 #include "server/state/clock.h"
-#include "server/web/httplib.h"
+#include "server/transport/httplib.h"
 
 namespace lossgauge::web {
 

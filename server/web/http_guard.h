@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/web/httplib.h"
+#include "server/transport/httplib.h"
 
 namespace lossgauge::web {
 

@@ -17,7 +17,7 @@
 #include "server/web/connection_stream.h"
 #include "server/web/event_stream.h"
 #include "server/web/http_guard.h"
-#include "server/web/httplib.h"
+#include "server/transport/httplib.h"
 #include "server/web/page_assets.h"
 #include "server/web/plain_page.h"
 #include "server/web/query_string.h"
@@ -78,8 +78,18 @@ struct WebServer::Running {
     engine.Post(kActionsPath, [this](const httplib::Request& request, httplib::Response& response) { routes.ReportAction(request.body, response); });
     engine.Post(kModePath, [this](const httplib::Request& request, httplib::Response& response) { routes.SetMode(request.body, response); });
     engine.set_post_routing_handler([](const httplib::Request&, httplib::Response& response) { SetSecurityHeaders(response); });
-    engine.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    pool.set_encrypted(options.tls != nullptr);
+    if (options.limiter != nullptr) {
+      pool.set_admit([this](int socket) {
+        std::shared_ptr<void> slot = options.limiter->AdmitStream(PeerAddress(socket));
+        if (slot == nullptr) Count(state::Refusal::kStreams);
+        return slot;
+      });
+    }
+    engine.set_error_handler([this](const httplib::Request&, httplib::Response& response) {
       // What cpp-httplib refuses by itself: malformed, too long, too large.
+      if (response.body.empty() && response.status == 400) Count(state::Refusal::kMalformed);
+      if (response.body.empty() && (response.status == 413 || response.status == 414)) Count(state::Refusal::kTooLarge);
       if (response.body.empty()) response.set_content(absl::StrCat("HTTP status ", response.status, "\n"), kPlainText);
     });
     engine.set_exception_handler([](const httplib::Request& request, httplib::Response& response, std::exception_ptr thrown) {
@@ -107,7 +117,13 @@ struct WebServer::Running {
     limits.hurried_time = options.hurried_time;
     limits.idle_time = options.idle_time;
     limits.write_stall = options.write_stall;
-    ConnectionStream stream(socket, limits, pool.stopping(), [this] { return pool.others_wait(); });
+    const std::shared_ptr<SSL_CTX> tls = options.tls != nullptr ? options.tls->Current()->context : nullptr;
+    ConnectionStream stream(socket, limits, pool.stopping(), [this] { return pool.others_wait(); }, tls);
+    Serve(stream);
+    if (stream.HandshakeFailed()) Count(state::Refusal::kTls);
+  }
+
+  void Serve(ConnectionStream& stream) {
     for (int served = 1; served <= kRequestsPerConnection; ++served) {
       const Head head = stream.WaitForHead();
       if (head == Head::kNone) return;
@@ -117,7 +133,8 @@ struct WebServer::Running {
   }
 
   // cpp-httplib would close or say 400 without a reason.
-  static void RefuseHead(Head head, ConnectionStream& stream) {
+  void RefuseHead(Head head, ConnectionStream& stream) const {
+    Count(state::Refusal::kTooLarge);
     const bool line = head == Head::kLineTooLong;
     httplib::Response response;
     SetError(absl::InvalidArgumentError(line ? "the request line is longer than 8 KiB" : "a header is longer than 8 KiB, or all of them than 64 KiB"),
@@ -129,8 +146,19 @@ struct WebServer::Running {
     if (stream.write(text.data(), text.size()) > 0) stream.TakeRest();
   }
 
+  void Count(state::Refusal refusal) const {
+    if (options.counters != nullptr) options.counters->Refuse(state::Protocol::kHttp, refusal);
+  }
+
   // False: a POST that cpp-httplib is to read the body of.
   bool Route(const httplib::Request& request, httplib::Response& response) {
+    if (options.limiter != nullptr && !options.limiter->AdmitCall(request.remote_addr)) {
+      Count(state::Refusal::kRate);
+      SetError(absl::ResourceExhaustedError("this client makes more requests than it may (--max_calls_per_client); watch instead of asking, or ask less often"),
+               response);
+      response.set_header("Retry-After", "1");
+      return true;
+    }
     const bool post_path = request.path == kAcknowledgePath || request.path == kActionsPath || request.path == kModePath;
     const bool wrong_path = request.method == "POST" && !post_path;
     // Of a POST to a path that takes none, the body's type does not matter.
@@ -139,6 +167,13 @@ struct WebServer::Running {
       response.status = refusal->http_status;
       if (refusal->http_status == 405) response.set_header("Allow", "GET, HEAD, POST");
       return true;
+    }
+    if (request.method == "POST" && post_path && options.guard != nullptr) {
+      if (const absl::Status status = options.guard->Check(request.get_header_value("Authorization")); !status.ok()) {
+        SetError(status, response);
+        if (response.status == 401) response.set_header("WWW-Authenticate", "Bearer");
+        return true;
+      }
     }
     if (request.method == "POST" && post_path) return false;
     if (request.method == "POST" || post_path) {
@@ -237,13 +272,20 @@ struct WebServer::Running {
     if (!source.ok()) return SetError(source.status(), response);
     response.status = 200;
     if (request.method == "HEAD") return response.set_content("", "text/event-stream");
+    std::shared_ptr<void> client_slot = per_client_streams.AdmitStream(request.remote_addr);
+    if (client_slot == nullptr) {
+      Count(state::Refusal::kStreams);
+      return SetError(absl::ResourceExhaustedError("this client holds as many event streams as it may; close some, or ask /api/v1/steps?tail=N instead"),
+                      response);
+    }
     if (event_streams.fetch_add(1) >= options.max_event_streams) {
       --event_streams;
+      Count(state::Refusal::kStreams);
       return SetError(absl::ResourceExhaustedError(absl::StrCat("all ", options.max_event_streams,
                                                                 " event streams are taken; close some, or ask /api/v1/steps?tail=N instead")),
                       response);
     }
-    std::shared_ptr<void> slot(nullptr, [this](void*) { --event_streams; });
+    std::shared_ptr<void> slot(nullptr, [this, client_slot](void*) { --event_streams; });
     const EventStreamContext context{api.board(), api.clock(), pool.stopping(), options.heartbeat};
     response.set_header("X-Accel-Buffering", "no");
     response.set_chunked_content_provider("text/event-stream", StreamEvents(context, std::move(*source), std::move(slot)));
@@ -254,6 +296,11 @@ struct WebServer::Running {
   GuardOptions guard;
   ApiRoutes routes;
   RequestEngine engine;
+  transport::ClientLimiter per_client_streams{[this] {
+    transport::ClientLimits limits;
+    limits.max_streams = options.max_event_streams_per_client;
+    return limits;
+  }()};
   std::atomic<std::size_t> event_streams{0};
   ConnectionPool pool;  // last: its threads use all the others
 };
@@ -269,9 +316,11 @@ absl::Status WebServer::Start() {
   const absl::StatusOr<int> socket = api::OpenListeningSocket(*address, kListenBacklog, "HTTP", "--http_listen");
   if (!socket.ok()) return socket.status();
   const bool loopback = api::IsLoopback(*address);
-  if (!loopback) {
-    spdlog::warn("HTTP listens on {}: whoever reaches it can read runs and acknowledge incidents; there is no authentication. "
-                 "Use a loopback address, or let a network policy guard it",
+  const bool exposed = !loopback && options_.tls == nullptr;
+  if (options_.counters != nullptr) options_.counters->exposed[static_cast<std::size_t>(state::Protocol::kHttp)] = exposed ? 1 : 0;
+  if (exposed) {
+    spdlog::warn("HTTP listens on {} without TLS: whoever is on the way can read what is said, tokens included. Give --tls_cert and --tls_key, "
+                 "use a loopback address, or let a network policy guard it",
                  address->Text());
   }
   host_ = address->host;

@@ -11,6 +11,10 @@
 
 #include "absl/status/status.h"
 #include "server/api/api.h"
+#include "server/state/service_counters.h"
+#include "server/transport/client_limiter.h"
+#include "server/transport/server_tls.h"
+#include "server/transport/token_file.h"
 
 namespace lossgauge::web {
 
@@ -31,6 +35,13 @@ struct WebOptions {
   std::function<std::string()> render_metrics;
   // What /-/ready says; unset: ready once a snapshot has been published.
   std::function<absl::Status()> ready;
+  // All of these outlive the server. Null: plain text; whoever connects may write; no limit for a client; nothing is counted. With `tls` the
+  // process ignores SIGPIPE.
+  transport::ServerTls* tls = nullptr;
+  const transport::WriteGuard* guard = nullptr;
+  transport::ClientLimiter* limiter = nullptr;      // its streams are connections here
+  std::size_t max_event_streams_per_client = 0;     // 0: as many as there are
+  state::ServiceCounters* counters = nullptr;
 };
 
 // Start and Shutdown from one thread; everything else is thread-safe.

@@ -24,7 +24,8 @@ def flags_of(text):
 
 
 def known_flags():
-    return set(re.findall(r"ABSL_FLAG\([\w:]+, (\w+),", (ROOT / "server" / "main" / "flags.cc").read_text()))
+    sources = "".join(path.read_text() for path in sorted((ROOT / "server" / "main").glob("*.cc")))
+    return set(re.findall(r"ABSL_FLAG\([\w:]+, (\w+),", sources))
 
 
 def without_comments(path):

@@ -27,14 +27,16 @@ ALLOWED = {
     'server/state': ['server/state', 'proto/lossgauge/ring'],
     'server/ingest': ['server/ingest', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1'],
     'server/detect': ['server/detect', 'server/state', 'proto/lossgauge/ring'],
-    'server/export': ['server/export', 'server/state', 'proto/lossgauge/ring'],
+    'server/export': ['server/export', 'server/transport', 'server/state', 'proto/lossgauge/ring', 'prometheus', 'opentelemetry/proto'],
     'server/api': ['server/api', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1'],
-    'server/rpc': ['server/rpc', 'server/api', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1', 'grpc/health/v1'],
-    'server/web': ['server/web', 'server/api', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1'],
+    # What servers and clients need of the wire: TLS, tokens, limits.
+    'server/transport': ['server/transport', 'server/state', 'proto/lossgauge/ring'],
+    'server/rpc': ['server/rpc', 'server/api', 'server/transport', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1', 'grpc/health/v1'],
+    'server/web': ['server/web', 'server/api', 'server/transport', 'server/state', 'proto/lossgauge/ring', 'lossgauge/v1'],
     # Logs of others as points, and the points through the same run book and judge as lossgauged's.
     'server/replay': ['server/replay', 'server/state', 'server/detect', 'proto/lossgauge/ring', 'proto/tensorboard', 'tensorboard'],
     # The command line sees the API's messages, the ring for `dump`, event files for `export`, and `replay` with what its results are made of.
-    'server/ctl': ['server/ctl', 'server/api', 'server/replay', 'server/state', 'server/detect', 'proto/lossgauge/ring', 'proto/tensorboard',
+    'server/ctl': ['server/ctl', 'server/api', 'server/transport', 'server/replay', 'server/state', 'server/detect', 'proto/lossgauge/ring', 'proto/tensorboard',
                    'lossgauge/v1', 'grpc/health/v1', 'tensorboard'],
     'server/main': ['server', 'proto/lossgauge/ring', 'lossgauge/v1'],
 }

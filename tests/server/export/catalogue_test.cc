@@ -12,7 +12,8 @@ namespace lossgauge::export_ {
 namespace {
 
 const std::set<std::string> kAllowedLabels = {"daemon", "run",  "rank", "reason", "action",   "condition", "severity", "cause",    "kind",
-                                              "mode", "phase", "state",  "version", "revision",  "compiler", "gradient_reduction", "tensor_group", "shard"};
+                                              "mode", "phase", "state",  "version", "revision",  "compiler", "gradient_reduction", "tensor_group", "shard",
+                                              "protocol", "sink", "result"};
 
 template <typename Check>
 void ForEachRow(Check check) {

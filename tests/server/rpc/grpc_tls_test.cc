@@ -1,0 +1,191 @@
+// Who gets through to gRPC: TLS, mutual TLS, certificates replaced while it runs, tokens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+
+#include "server/transport/grpc_credentials.h"
+#include "tests/scratch_directory.h"
+#include "tests/server/rpc/rpc_fixture.h"
+#include "tests/server/transport/certificates.h"
+
+namespace lossgauge::rpc {
+namespace {
+
+using testing::CertificateFiles;
+using testing::Certificates;
+using ::testing::HasSubstr;
+
+constexpr char kNames[] = "IP:127.0.0.1,DNS:localhost";
+constexpr char kToken[] = "0123456789abcdef0123";
+
+class GrpcTlsTest : public testing::RpcFixture {
+ protected:
+  void TearDown() override { server_.reset(); }  // before what it uses
+  void StartWithTls(const CertificateFiles& files, const std::string& client_ca = "") {
+    auto tls = transport::ServerTls::Load({files.cert, files.key, client_ca}, &counters_, std::chrono::milliseconds(0));
+    ASSERT_TRUE(tls.ok()) << tls.status();
+    tls_ = *std::move(tls);
+    GrpcOptions options = Options();
+    options.tls = tls_.get();
+    options.counters = &counters_;
+    StartServer(options);
+    Publish({testing::MakeRun("r")});
+  }
+  // The outcome of one call over a connection of its own, which is tried only once.
+  grpc::Status Ask(const transport::ClientTlsFiles& files) {
+    const auto credentials = transport::MakeChannelCredentials("--tls_", files);
+    EXPECT_TRUE(credentials.ok()) << credentials.status();
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt("test.connection", ++connections_);
+    const auto stub = v1::LossGauge::NewStub(grpc::CreateCustomChannel(server_->address(), *credentials, arguments));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    v1::ListRunsResponse response;
+    return stub->ListRuns(&context, {}, &response);
+  }
+  ScratchDirectory directory_;
+  Certificates made_{directory_.path()};
+  state::ServiceCounters counters_;
+  std::unique_ptr<transport::ServerTls> tls_;
+};
+
+TEST_F(GrpcTlsTest, AClientThatTrustsTheAuthorityGetsThrough) {
+  StartWithTls(made_.Sign("server", kNames));
+  EXPECT_TRUE(Ask({made_.ca(), "", ""}).ok());
+}
+
+TEST_F(GrpcTlsTest, AClientThatTrustsAnotherOrTalksInTheClearDoesNot) {
+  StartWithTls(made_.Sign("server", kNames));
+  EXPECT_EQ(Ask({made_.other_ca(), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask({}).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(GrpcTlsTest, AClientRefusesACertificateThatIsExpiredOrSelfSignedOrOfAnotherName) {
+  StartWithTls(made_.Sign("old", kNames, "ca", -1));
+  EXPECT_EQ(Ask({made_.ca(), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
+  server_.reset();
+  StartWithTls(made_.SelfSigned("self", kNames));
+  EXPECT_EQ(Ask({made_.ca(), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
+  server_.reset();
+  StartWithTls(made_.Sign("elsewhere", "DNS:elsewhere.example"));
+  EXPECT_EQ(Ask({made_.ca(), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(GrpcTlsTest, MutualTlsTakesClientsOfTheAuthorityOnly) {
+  StartWithTls(made_.Sign("server", kNames), made_.ca());
+  const CertificateFiles known = made_.Sign("client", "DNS:client");
+  const CertificateFiles stranger = made_.Sign("stranger", "DNS:client", "other_ca");
+  const CertificateFiles old = made_.Sign("oldclient", "DNS:client", "ca", -1);
+  const CertificateFiles self = made_.SelfSigned("selfclient", "DNS:client");
+  EXPECT_TRUE(Ask({made_.ca(), known.cert, known.key}).ok());
+  EXPECT_FALSE(Ask({made_.ca(), "", ""}).ok());
+  EXPECT_FALSE(Ask({made_.ca(), stranger.cert, stranger.key}).ok());
+  EXPECT_FALSE(Ask({made_.ca(), old.cert, old.key}).ok());
+  EXPECT_FALSE(Ask({made_.ca(), self.cert, self.key}).ok());
+}
+
+TEST_F(GrpcTlsTest, AReplacedCertificateIsShownToTheNextClientWhileStreamsGoOn) {
+  const CertificateFiles live = made_.Sign("live", kNames);
+  StartWithTls(live);
+  const auto credentials = transport::MakeChannelCredentials("--tls_", {made_.ca(), "", ""});
+  ASSERT_TRUE(credentials.ok());
+  const auto stub = v1::LossGauge::NewStub(grpc::CreateChannel(server_->address(), *credentials));
+  grpc::ClientContext context;
+  v1::WatchVerdictRequest request;
+  request.set_run("r");
+  const auto stream = stub->WatchVerdict(&context, request);
+  v1::Verdict verdict;
+  ASSERT_TRUE(stream->Read(&verdict));
+
+  const CertificateFiles next = made_.Sign("next", kNames, "other_ca");
+  Certificates::Replace(live.cert, next.cert);
+  Certificates::Replace(live.key, next.key);
+  EXPECT_FALSE(Ask({made_.ca(), "", ""}).ok());
+  EXPECT_TRUE(Ask({made_.other_ca(), "", ""}).ok());
+
+  auto run = testing::MakeRun("r");
+  run->verdict.action = state::Action::kHalt;
+  run->verdict.reason = "changed";
+  Publish({run});
+  EXPECT_TRUE(stream->Read(&verdict));
+  context.TryCancel();
+  stream->Finish();
+}
+
+TEST_F(GrpcTlsTest, WhatWritesNeedsATokenAndWhatReadsDoesNot) {
+  std::ofstream(directory_ / "tokens") << kToken << "\n";
+  chmod((directory_ / "tokens").c_str(), 0600);
+  const auto tokens = transport::TokenFile::Load("--token_file", directory_ / "tokens");
+  ASSERT_TRUE(tokens.ok());
+  const transport::WriteGuard guard(state::Protocol::kGrpc, tokens->get(), true, &counters_);
+  GrpcOptions options = Options();
+  options.guard = &guard;
+  options.reply_timeout_ns = 0;  // nobody drains the mailbox here: what gets through ends with UNAVAILABLE
+  StartServer(options);
+  Publish({testing::MakeRun("r")});
+  const auto stub = Client();
+  const auto write = [&](const std::string& authorization, const auto& call) {
+    grpc::ClientContext context;
+    if (!authorization.empty()) context.AddMetadata("authorization", authorization);
+    return call(&context).error_code();
+  };
+  v1::ReportActionRequest report;
+  report.set_run("r");
+  report.set_action(v1::CONTINUE);
+  report.set_actor("me");
+  v1::AcknowledgeIncidentRequest acknowledge;
+  acknowledge.set_id("i");
+  acknowledge.set_by("me");
+  v1::SetModeRequest mode;
+  mode.set_run("r");
+  mode.set_mode("shadow");
+  mode.set_by("me");
+  const std::function<grpc::Status(grpc::ClientContext*)> calls[] = {
+      [&](grpc::ClientContext* context) {
+        v1::ReportActionResponse response;
+        return stub->ReportAction(context, report, &response);
+      },
+      [&](grpc::ClientContext* context) {
+        v1::Incident response;
+        return stub->AcknowledgeIncident(context, acknowledge, &response);
+      },
+      [&](grpc::ClientContext* context) {
+        v1::SetModeResponse response;
+        return stub->SetMode(context, mode, &response);
+      },
+  };
+  for (const auto& call : calls) {
+    EXPECT_EQ(write("", call), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(write("Bearer 0123456789abcdef0124", call), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(write(std::string("Bearer ") + kToken, call), grpc::StatusCode::UNAVAILABLE);
+  }
+  grpc::ClientContext context;
+  v1::ListRunsResponse runs;
+  EXPECT_TRUE(stub->ListRuns(&context, {}, &runs).ok());
+  EXPECT_EQ(counters_.Refused(state::Protocol::kGrpc, state::Refusal::kToken), 6u);
+  server_.reset();
+}
+
+TEST_F(GrpcTlsTest, ListeningWiderInTheClearShows) {
+  GrpcOptions options = Options();
+  options.listen = "0.0.0.0:0";
+  options.counters = &counters_;
+  StartServer(options);
+  EXPECT_EQ(counters_.exposed[static_cast<std::size_t>(state::Protocol::kGrpc)], 1u);
+  server_.reset();
+  const CertificateFiles files = made_.Sign("server", kNames);
+  auto tls = transport::ServerTls::Load({files.cert, files.key, ""}, &counters_);
+  ASSERT_TRUE(tls.ok());
+  options.tls = tls->get();
+  StartServer(options);
+  EXPECT_EQ(counters_.exposed[static_cast<std::size_t>(state::Protocol::kGrpc)], 0u);
+  server_.reset();
+}
+
+}  // namespace
+}  // namespace lossgauge::rpc
