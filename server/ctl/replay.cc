@@ -39,16 +39,13 @@ ReplayedRun ReplayFiles(const std::string& name, const std::vector<std::string>&
   return run;
 }
 
-// By its journal, where it has one: the outcome, and in words how it compares with the run's own time. False: there is none.
+// By its journal, where it has one: the outcome, and in words how it compares with the run's own time. False: there is none, or an archive that breaks off
+// before it; what stands before that is judged by its steps, and they say where it breaks off.
 bool ReplayByJournal(const std::string& path, const std::optional<detect::PolicySet>& given, ReplayedRun* run) {
   auto replayed = replay::ReplayJournal(path, given);
-  if (replayed.ok() && !replayed->has_value()) return false;
+  if (!replayed.ok() || !replayed->has_value()) return false;
   ReplayedFile& file = run->files.emplace_back();
   file.path = path;
-  if (!replayed.ok()) {
-    file.error = std::string(replayed.status().message());
-    return true;
-  }
   replay::JournalOutcome& outcome = **replayed;
   file.error = outcome.error;
   file.report.format = absl::StrCat(replay::kBundleFormat, " with a journal");

@@ -113,7 +113,7 @@ TEST(ExplainIncident, SaysWhenTheNumbersAreThoseOfAnotherPolicy) {
   EXPECT_THAT(rule({"p-1"}), Not(HasSubstr("judged by")));
   EXPECT_THAT(rule({}), Not(HasSubstr("judged by"))) << "nothing is known";
   EXPECT_THAT(rule({"p-0"}), HasSubstr("Numbers are those of policy p-1, which is loaded now; it was judged by policy p-0,"));
-  EXPECT_THAT(rule({"p-1", "p-0"}), HasSubstr("judged by policy p-1, p-0,"));
+  EXPECT_THAT(rule({"p-1", "p-0"}), HasSubstr("judged by policy p-1, p-0; numbers are those of p-1, the last of them."));
   run.policy = nullptr;
   EXPECT_THAT(rule({"p-0"}), HasSubstr("It was judged by policy p-0, whose numbers are not known any more."));
 }

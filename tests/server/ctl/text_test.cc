@@ -173,7 +173,7 @@ TEST(Completion, OffersCommandsAndFlags) {
   Session session;
   ASSERT_EQ(session.Run({"completion", "bash"}), 0);
   EXPECT_THAT(session.out, HasSubstr("runs verdict steps incidents explain export compare bundle watch ack report mode replay dump completion"));
-  EXPECT_THAT(session.out, HasSubstr("steps) flags='--attempt= --first= --last= --tail= --ranks --address= --timeout= --json --help'"));
+  EXPECT_THAT(session.out, HasSubstr("steps) flags='--attempt= --first= --last= --tail= --ranks --address= --tls-ca= --tls-cert= --tls-key= --token-file= --timeout= --json --help'"));
 }
 
 }  // namespace

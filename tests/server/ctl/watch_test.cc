@@ -83,7 +83,7 @@ TEST_F(CtlWatch, OpensASilentStreamAnew) {
   fake.silent_verdicts = true;  // a connection whose other end has gone without a word
   std::ostringstream out;
   Io io{out, out};
-  io.environment = [this](const char*) { return fake.address(); };
+  io.environment = [this](const char* name) { return std::string(name) == "LOSSGAUGE_ADDRESS" ? fake.address() : std::string(); };
   Connection connection(Options(), io);
   Watcher watcher(connection, "demo", std::chrono::milliseconds(50));
   ASSERT_TRUE(watcher.LoadHistory(20).ok());
