@@ -225,11 +225,13 @@ std::optional<JoinedStep> Attempt::TakeStep(const JoinOptions& options, TimeNs n
 }
 
 // Ranks of the world that nobody has told of. What they are is not known: with pipeline stages some of them may have no loss.
-void Attempt::NameUnseen(const JoinedStep& joined, std::vector<std::uint32_t>* missing) const {
-  const lg_layout& layout = joined.layout;
+void Attempt::NameUnseen(JoinedStep* joined) {
+  const lg_layout& layout = joined->layout;
+  std::vector<std::uint32_t>* missing = &joined->summary.missing_ranks;
   std::uint32_t with_loss = 0;
   for (const auto& [rank, state] : ranks_) with_loss += state.slot != nullptr && state.slot->info->layout.has_loss != 0;
   if (ranks_.size() >= layout.world_size || with_loss >= LossRanks(layout)) return;
+  missing_of_last_ += layout.world_size - ranks_.size();
   auto seen = ranks_.begin();
   for (std::uint32_t rank = 0; rank < layout.world_size && missing->size() < kMostMissing; ++rank) {
     while (seen != ranks_.end() && seen->first < rank) ++seen;
@@ -240,16 +242,18 @@ void Attempt::NameUnseen(const JoinedStep& joined, std::vector<std::uint32_t>* m
 
 void Attempt::FinishStep(JoinedStep* joined, const JoinOptions& options, TimeNs now_ns) {
   StepSummary& summary = joined->summary;
+  missing_of_last_ = 0;
   std::size_t next = 0;
   for (const auto& [rank, state] : ranks_) {
     while (next < joined->samples.size() && joined->samples[next].producer->layout.rank < rank) ++next;
     const bool delivered = next < joined->samples.size() && joined->samples[next].producer->layout.rank == rank;
     if (delivered || state.slot == nullptr || state.slot->info->layout.has_loss == 0) continue;
     if (state.slot->HasEnded() && state.slot->last_step < summary.step) continue;  // left the job in order
+    ++missing_of_last_;
     if (summary.missing_ranks.size() < kMostMissing) summary.missing_ranks.push_back(rank);
   }
-  if (options.whole_job) NameUnseen(*joined, &summary.missing_ranks);
-  summary.complete = summary.missing_ranks.empty();
+  if (options.whole_job) NameUnseen(joined);
+  summary.complete = missing_of_last_ == 0;
 
   std::int64_t boot = 0, wall = 0;
   for (const RankSample& sample : joined->samples) {
@@ -287,6 +291,7 @@ void Attempt::KeepOpen(const JoinedStep& joined, const JoinOptions& options) {
   if (const auto before = open_steps_.find(joined.summary.step); before != open_steps_.end()) DropOpen(before);
   OpenStep& open = open_steps_[joined.summary.step];
   open.summary = joined.summary;
+  open.missing = missing_of_last_;
   for (const RankSample& sample : joined.samples) {
     open.sums.Add(sample);
     const auto rank = ranks_.find(sample.producer->layout.rank);
@@ -314,8 +319,10 @@ bool Attempt::AddLate(const RankState& state, const RankSample& sample) {
   open.sums.Summarize(&open.summary);
   AddRankStep(sample, &open.summary);
   ++open.summary.ranks;
-  std::erase(open.summary.missing_ranks, state.rank);
-  open.summary.complete = open.summary.missing_ranks.empty();
+  // One that was not named may have been one of the many behind those that are, unless it is of a stage that nobody waits for.
+  const bool was_missing = std::erase(open.summary.missing_ranks, state.rank) > 0 || sample.producer->layout.has_loss != 0;
+  if (was_missing && open.missing > 0) --open.missing;
+  open.summary.complete = open.missing == 0;
   open.corrected = true;
   return true;
 }

@@ -101,7 +101,7 @@ class Attempt {
   SampleFate AddSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sample, const JoinOptions& options);
   // The next step that may leave, in rising order; nothing if none may yet.
   std::optional<JoinedStep> TakeStep(const JoinOptions& options, TimeNs now_ns);
-  // A step that left incomplete, with its sequence: late ranks will be added to it. `rank_steps` of the summary are kept up to `max_rank_steps`.
+  // The step that left last, incomplete, with its sequence: late ranks will be added to it. `rank_steps` of the summary are kept up to `max_rank_steps`.
   void KeepOpen(const JoinedStep& joined, const JoinOptions& options);
   // Open steps that late ranks were added to since the last call.
   std::vector<std::shared_ptr<const StepSummary>> TakeCorrected(std::size_t max_rank_steps);
@@ -168,6 +168,7 @@ class Attempt {
     StepSums sums;
     StepSummary summary;
     std::vector<bool> has;  // by ordinal
+    std::size_t missing = 0;  // ranks; more than the summary names
     bool corrected = false;
     std::size_t bytes = 0;  // about
   };
@@ -181,7 +182,7 @@ class Attempt {
   static bool Owes(const RankState& state, std::int64_t step, const Pending& pending);
   bool IsComplete(std::int64_t step, Pending* pending) const;
   void FinishStep(JoinedStep* joined, const JoinOptions& options, TimeNs now_ns);
-  void NameUnseen(const JoinedStep& joined, std::vector<std::uint32_t>* missing) const;
+  void NameUnseen(JoinedStep* joined);
   bool AddLate(const RankState& state, const RankSample& sample);
   std::map<std::int64_t, OpenStep>::iterator DropOpen(std::map<std::int64_t, OpenStep>::iterator step);
   // Gives new ranks their places; after ranks were taken out, finds anew who stands for each tensor-parallel group.
@@ -199,6 +200,7 @@ class Attempt {
   std::map<TensorGroup, std::uint32_t> lowest_;  // index within its group of the lowest rank with a loss; empty without tensor parallelism
   std::map<std::int64_t, OpenStep> open_steps_;
   std::size_t open_bytes_ = 0;
+  std::size_t missing_of_last_ = 0;  // ranks of the step that left last; its summary names the first of them
   std::vector<std::shared_ptr<ProducerSlot>> slots_;  // all segments, successors of a rank included
   std::map<std::int64_t, Pending> pending_;
   std::size_t pending_samples_ = 0;

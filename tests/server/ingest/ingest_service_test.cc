@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -131,6 +132,42 @@ TEST_F(IngestServiceTest, ReadsNoMoreThanItMayHoldUnacknowledged) {
   EXPECT_FALSE(inbox_.Take(&none)) << "three are on the way";
   opened.link->Acknowledge(1);
   EXPECT_EQ(Take().batch->sequence(), 4u);
+}
+
+// Acknowledgements come from the drain thread while gRPC's threads read: none of them may overtake a batch with the next one.
+TEST_F(IngestServiceTest, BatchesStayInOrderWhileOthersAcknowledge) {
+  constexpr std::uint64_t kBatches = 300;
+  auto call = Open();
+  ASSERT_TRUE(call->stream->Write(Hello()));
+  InboxEntry opened = Take();
+  std::uint64_t next = 1;
+  bool in_order = true;
+  std::thread drain([&] {
+    while (next <= kBatches) {
+      InboxEntry entry;
+      if (!inbox_.Take(&entry)) {
+        std::this_thread::yield();
+        continue;
+      }
+      if (entry.kind != InboxEntry::Kind::kBatch) break;
+      in_order = in_order && entry.batch->sequence() == next;
+      next = std::max(next, entry.batch->sequence()) + 1;
+      opened.link->Acknowledge(entry.batch->sequence());
+      opened.link->Taken();
+    }
+  });
+  std::thread acknowledgements([&] {
+    while (call->stream->Read(&call->response)) {
+    }
+  });
+  for (std::uint64_t sequence = 1; sequence <= kBatches; ++sequence) {
+    if (!call->stream->Write(BatchOf(sequence))) break;
+  }
+  drain.join();
+  EXPECT_TRUE(in_order);
+  EXPECT_EQ(next, kBatches + 1);
+  call->context.TryCancel();
+  acknowledgements.join();
 }
 
 TEST_F(IngestServiceTest, RefusesWhatItDoesNotSpeakAndNamesBothVersions) {

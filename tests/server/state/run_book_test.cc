@@ -1166,6 +1166,32 @@ TEST_F(JobBookTest, CorrectsOnlyAsManyStepsAsItMayKeepOpen) {
   EXPECT_EQ(Snap()->self.late_records, 20u);
 }
 
+// Found by a simulated fleet of 16,384 ranks: with more of them missing than are named, those behind the named ones were left out for good.
+TEST_F(JobBookTest, ManyLateRanksAreAllAddedThoughOnlyTheFirstAreNamed) {
+  options_.run.join.max_ranks = 4096;
+  options_.run.join.max_pending = 1 << 20;
+  MakeBook();
+  constexpr std::uint32_t kWorld = 1500;
+  std::vector<Rank> ranks;
+  for (std::uint32_t rank = 0; rank < kWorld; ++rank) ranks.emplace_back("run", "1", rank, kWorld, rank + 1);
+  for (Rank& rank : ranks) Add(rank);
+  Step(ranks[0], 0);
+  Advance(3);
+  Commit();
+  ASSERT_EQ(History().size(), 1u);
+  EXPECT_EQ(History()[0].missing_ranks.size(), 1024u);
+  for (std::uint32_t rank = 1; rank < 1200; ++rank) Step(ranks[rank], 0);
+  Advance();
+  Commit();
+  EXPECT_FALSE(History()[0].complete);
+  for (std::uint32_t rank = 1200; rank < kWorld; ++rank) Step(ranks[rank], 0);
+  Advance();
+  Commit();
+  EXPECT_TRUE(History()[0].complete);
+  EXPECT_EQ(History()[0].ranks, kWorld);
+  EXPECT_EQ(History()[0].finite_tokens, 10u * kWorld);
+}
+
 TEST_F(JobBookTest, ALateRecordThatComesTwiceIsAddedOnce) {
   Rank a("run", "1", 0, 2, 1), b("run", "1", 1, 2, 2);
   Add(a);
