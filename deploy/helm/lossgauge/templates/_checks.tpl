@@ -12,6 +12,12 @@
 {{- if and .Values.daemon.enabled .Values.sidecar.forwardTo -}}
 {{- fail (printf "daemon.enabled is true and sidecar.forwardTo is %q: sidecars forward to one place; leave sidecar.forwardTo empty for the release's own daemon, or disable that" .Values.sidecar.forwardTo) -}}
 {{- end -}}
+{{- if and .Values.daemon.enabled (not .Values.forwardToken.secret) -}}
+{{- fail "daemon.enabled is true and forwardToken.secret is empty: the daemon takes records only from sidecars that show a token; make a Secret with one and name it" -}}
+{{- end -}}
+{{- if and .Values.forwardToken.secret (not .Values.daemon.enabled) (not .Values.sidecar.forwardTo) -}}
+{{- fail (printf "forwardToken.secret is %q, but nothing is forwarded: enable the daemon, or set sidecar.forwardTo" .Values.forwardToken.secret) -}}
+{{- end -}}
 {{- if and .Values.sidecar.native (semverCompare "<1.28.0-0" .Capabilities.KubeVersion.Version) (or .Values.job.enabled .Values.jobset.enabled) -}}
 {{- fail (printf "sidecar.native is true, but Kubernetes %s has no native sidecars: set sidecar.native to false" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}

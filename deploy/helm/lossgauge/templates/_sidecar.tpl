@@ -14,6 +14,21 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{/* The token of forwarding, in daemon and sidecars: each takes the chart's context. */}}
+{{- define "lossgauge.tokenFile" -}}
+/etc/lossgauge/token/{{ .Values.forwardToken.key }}
+{{- end }}
+{{- define "lossgauge.tokenMount" -}}
+- name: lossgauge-token
+  mountPath: /etc/lossgauge/token
+  readOnly: true
+{{- end }}
+{{- define "lossgauge.tokenVolume" -}}
+- name: lossgauge-token
+  secret:
+    secretName: {{ .Values.forwardToken.secret | quote }}
+{{- end }}
+
 {{- define "lossgauge.sidecar" -}}
 {{- $values := .context.Values.sidecar -}}
 name: lossgauged
@@ -33,6 +48,9 @@ args:
   - --forward_to={{ include "lossgauge.name" .context }}.{{ .context.Release.Namespace }}.svc:{{ .context.Values.daemon.ports.grpc }}
   {{- else if $values.forwardTo }}
   - --forward_to={{ $values.forwardTo }}
+  {{- end }}
+  {{- if .context.Values.forwardToken.secret }}
+  - --forward_token_file={{ include "lossgauge.tokenFile" .context }}
   {{- end }}
   {{- if not $values.native }}
   - --exit_after_end
@@ -63,6 +81,9 @@ volumeMounts:
     readOnly: true
   - name: lossgauge-state
     mountPath: /var/lib/lossgauge
+  {{- if .context.Values.forwardToken.secret }}
+  {{- include "lossgauge.tokenMount" .context | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{- define "lossgauge.volumes" -}}
@@ -73,6 +94,9 @@ volumeMounts:
 - name: lossgauge-state
   emptyDir:
     sizeLimit: {{ .context.Values.sidecar.stateSize }}
+{{- if .context.Values.forwardToken.secret }}
+{{ include "lossgauge.tokenVolume" .context }}
+{{- end }}
 {{- end }}
 
 {{- define "lossgauge.trainer.mounts" -}}
