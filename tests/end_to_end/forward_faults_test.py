@@ -241,7 +241,10 @@ class NamespacesTest(ForwardFaults):
             host.__enter__()
             self.addCleanup(host.__exit__, None, None, None)
             self.hosts.append(host)
-        self.daemon = Observer(self.work, "daemon", "daemon")
+        token = self.work / "token"  # beyond loopback a daemon takes records from who shows one only
+        token.touch(mode=0o600)
+        token.write_text("of-the-fleet-0123456789\n")
+        self.daemon = Observer(self.work, "daemon", "daemon", f"--token_file={token}")
         self.daemon.listen["grpc"] = "0.0.0.0:0"
         self.daemon.start()
         self.addCleanup(self.daemon.stop)
@@ -249,8 +252,8 @@ class NamespacesTest(ForwardFaults):
         for node, host in enumerate(self.hosts):
             rings = self.work / f"rings{node}"
             rings.mkdir(mode=0o750)
-            sidecar = Observer(self.work, f"sidecar{node}", "sidecar", f"--ring_dir={rings}", f"--forward_to={host.gateway}:{port}", *sidecar_flags,
-                               prefix=("ip", "netns", "exec", host.name)).start()
+            sidecar = Observer(self.work, f"sidecar{node}", "sidecar", f"--ring_dir={rings}", f"--forward_to={host.gateway}:{port}",
+                               f"--forward_token_file={token}", *sidecar_flags, prefix=("ip", "netns", "exec", host.name)).start()
             self.addCleanup(sidecar.stop)
             self.sidecars.append(sidecar)
 
