@@ -1,6 +1,4 @@
 // The linear cross-entropy calls of the C ABI: arguments are checked here, all of them, before a byte is written; then the backend runs.
-#include <cstring>
-
 #include "kernels/host/device_backend.h"
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
@@ -8,6 +6,7 @@
 #include "kernels/host/host_tensors.h"
 #include "kernels/host/linear_arguments.h"
 #include "kernels/host/linear_cpu.h"
+#include "kernels/host/linear_entry.h"
 #include "kernels/include/lossgauge/lossgauge.h"
 
 namespace lossgauge {
@@ -15,21 +14,10 @@ namespace {
 
 using Args = lg_linear_cross_entropy_args;
 
-// The device that the tensors are on; nullptr = host memory.
-DeviceBackend* BackendOf(const Args& args) {
-  DeviceBackend* backend = FindDeviceBackend();
-  if (backend == nullptr) return nullptr;
-  const void* const places[] = {args.hidden, args.weight, args.grad_weight, args.loss.loss};
-  for (const void* place : places) {
-    if (place != nullptr) return backend->DeviceOf(place) >= 0 ? backend : nullptr;
-  }
-  return nullptr;
-}
-
 int ReadAndCheck(const Args* given, LinearPurpose purpose, const char* function, Args* args, DeviceBackend** backend) {
   if (const int code = ReadLinearArguments(given, function, args); code != LG_OK) return code;
   if (const int code = CheckLinearArguments(*args, purpose, function); code != LG_OK) return code;
-  *backend = BackendOf(*args);
+  *backend = LinearBackendOf(*args);
   ResolveLogitsType(args, *backend != nullptr ? args->dtype : static_cast<std::int32_t>(LG_FP32));
   if (*backend == nullptr && args->loss.stream != nullptr) {
     return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
@@ -55,21 +43,13 @@ int Run(const Args* given, LossPurpose purpose, const char* function) noexcept {
 
 int Plan(const Args* given, lg_linear_plan* plan) noexcept {
   const char* function = "lg_linear_cross_entropy_plan";
-  std::size_t size = 0;
-  if (plan != nullptr) std::memcpy(&size, plan, sizeof size);
-  if (size < sizeof size || size > 64 * 1024) {
-    return SetError(LG_INVALID_ARGUMENT, "%s: plan.struct_size: expected sizeof(lg_linear_plan), got %zu%s", function, size, plan == nullptr ? " (NULL)" : "");
-  }
-  Args args;
-  DeviceBackend* backend = nullptr;
-  if (const int code = ReadAndCheck(given, LinearPurpose::kPlan, function, &args, &backend); code != LG_OK) return code;
-  lg_linear_plan made{};
-  const auto plan_on_device = [&] { return backend->PlanLinear(args, function, &made); };
-  const int code = backend != nullptr ? Guarded(function, kDeviceBookkeeping, plan_on_device) : PlanLinearOnCpu(args, function, &made);
-  if (code != LG_OK) return code;
-  made.struct_size = size;
-  std::memcpy(plan, &made, size < sizeof made ? size : sizeof made);
-  return LG_OK;
+  return WriteLinearPlan(plan, function, [&](lg_linear_plan* made) {
+    Args args;
+    DeviceBackend* backend = nullptr;
+    if (const int code = ReadAndCheck(given, LinearPurpose::kPlan, function, &args, &backend); code != LG_OK) return code;
+    if (backend == nullptr) return PlanLinearOnCpu(args, function, made);
+    return Guarded(function, kDeviceBookkeeping, [&] { return backend->PlanLinear(args, function, made); });
+  });
 }
 
 int Prepare(const Args* given) noexcept {

@@ -38,4 +38,18 @@ static_assert(static_cast<int>(state::Action::kContinue) == v1::CONTINUE && stat
               static_cast<int>(state::Action::kRestart) == v1::RESTART && static_cast<int>(state::Action::kHalt) == v1::HALT &&
               static_cast<int>(state::Action::kUnknown) == v1::UNKNOWN);
 
+std::string ActionName(v1::Action action) {
+  return action != v1::ACTION_UNSPECIFIED && v1::Action_IsValid(action) ? v1::Action_Name(action) : "UNKNOWN";
+}
+
+int Urgency(v1::Action action) {
+  switch (action) {
+    case v1::HALT: return 0;
+    case v1::RESTART: return 1;
+    case v1::WATCH: return 2;
+    case v1::CONTINUE: return 4;
+    default: return 3;
+  }
+}
+
 }  // namespace lossgauge::api

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/api/convert_verdict.h"
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
 #include "server/ctl/values.h"
@@ -32,8 +33,8 @@ int Run(const Options& options, Io& io) {
   // Ended runs are at rest and come last.
   std::stable_sort(answer.mutable_runs()->begin(), answer.mutable_runs()->end(), [](const v1::Run& a, const v1::Run& b) {
     if (a.ended() != b.ended()) return b.ended();
-    const int rank_a = Rank(a.verdict().action());
-    const int rank_b = Rank(b.verdict().action());
+    const int rank_a = api::Urgency(a.verdict().action());
+    const int rank_b = api::Urgency(b.verdict().action());
     return rank_a != rank_b ? rank_a < rank_b : a.run() < b.run();
   });
   Table table({{.title = "RUN", .flexible = true}, {"VERDICT"}, {"STEP", true}, {"AGE", true}, {"LOSS", true}, {"OPEN", true}, {"REASON"}});

@@ -38,10 +38,6 @@ std::string Span(absl::Duration duration) {
   return absl::StrFormat("%.0f d", seconds / 86400);
 }
 
-std::string ActionName(v1::Action action) {
-  return action != v1::ACTION_UNSPECIFIED && v1::Action_IsValid(action) ? v1::Action_Name(action) : "UNKNOWN";
-}
-
 Tone ToneOf(v1::Action action) {
   switch (action) {
     case v1::CONTINUE: return Tone::kGood;
@@ -49,16 +45,6 @@ Tone ToneOf(v1::Action action) {
     case v1::RESTART: return Tone::kBad;
     case v1::HALT: return Tone::kSevere;
     default: return Tone::kDim;
-  }
-}
-
-int Rank(v1::Action action) {
-  switch (action) {
-    case v1::HALT: return 0;
-    case v1::RESTART: return 1;
-    case v1::WATCH: return 2;
-    case v1::CONTINUE: return 4;
-    default: return 3;
   }
 }
 

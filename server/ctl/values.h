@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "lossgauge/v1/lossgauge.pb.h"
+#include "server/api/convert_verdict.h"
 #include "server/ctl/terminal.h"
 
 namespace lossgauge::ctl {
@@ -29,10 +30,8 @@ std::string Clock(absl::Time time);
 // "3.2 s", "14 min", "2.1 h"
 std::string Span(absl::Duration duration);
 
-std::string ActionName(v1::Action action);  // "UNKNOWN" for what this version does not know
+using api::ActionName;
 Tone ToneOf(v1::Action action);
-// Worst first: HALT, RESTART, WATCH, UNKNOWN, CONTINUE.
-int Rank(v1::Action action);
 std::string SeverityName(v1::Severity severity);  // "critical"
 Tone ToneOf(v1::Severity severity);
 // "loss_spike/logit_blowup"

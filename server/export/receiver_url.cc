@@ -8,19 +8,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/export/label_text.h"
+#include "server/transport/secret_file.h"
 
 namespace lossgauge::export_ {
 namespace {
 
 constexpr std::size_t kMaxUrlBytes = 2048;
 constexpr std::size_t kMaxLabels = 32;
-
-std::string_view Trim(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const std::size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
 
 bool IsVisible(char c) { return c > 0x20 && c < 0x7f; }
 
@@ -39,10 +33,11 @@ bool IsOurHeader(const std::string& lower) {
 
 }  // namespace
 
-std::string ReceiverUrl::Text() const {
+std::string ReceiverUrl::Origin() const {
   const bool bracket = host.find(':') != std::string::npos;
-  return absl::StrCat(tls ? "https://" : "http://", bracket ? "[" : "", host, bracket ? "]" : "", ":", port, path);
+  return absl::StrCat(tls ? "https://" : "http://", bracket ? "[" : "", host, bracket ? "]" : "", ":", port);
 }
+std::string ReceiverUrl::Text() const { return absl::StrCat(Origin(), path); }
 
 absl::StatusOr<ReceiverUrl> ParseReceiverUrl(std::string_view text_untrusted) {
   const auto refuse = [](const char* why) {
@@ -99,14 +94,14 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseHeaderLine
   std::vector<std::pair<std::string, std::string>> headers;
   for (std::size_t number = 1; !text_untrusted.empty(); ++number) {
     const std::size_t end = text_untrusted.find('\n');
-    const std::string_view line = Trim(text_untrusted.substr(0, end));
+    const std::string_view line = transport::Trimmed(text_untrusted.substr(0, end));
     text_untrusted.remove_prefix(end == std::string_view::npos ? text_untrusted.size() : end + 1);
     if (line.empty() || line.front() == '#') continue;
     const auto refuse = [&](const char* why) { return absl::InvalidArgumentError(absl::StrCat("line ", number, " ", why)); };
     const std::size_t colon = line.find(':');
     if (colon == std::string_view::npos) return refuse("is not NAME: VALUE");
     const std::string name(line.substr(0, colon));
-    const std::string value(Trim(line.substr(colon + 1)));
+    const std::string value(transport::Trimmed(line.substr(colon + 1)));
     if (name.empty() || !std::all_of(name.begin(), name.end(), IsTokenChar)) return refuse("has a name that is no header's");
     if (IsOurHeader(absl::AsciiStrToLower(name))) return refuse("sets a header that lossgauged sets itself");
     if (value.empty() || value.size() > 4096) return refuse("has a value of 0 or more than 4096 bytes");

@@ -17,6 +17,7 @@ struct ReceiverUrl {
   std::string host;  // without brackets
   std::uint16_t port = 0;
   std::string path;  // with its query, from '/'
+  std::string Origin() const;  // up to the port
   std::string Text() const;
 };
 

@@ -118,9 +118,7 @@ absl::Status RemoteWriteSink::Connect() {
   if (!connection.watch.Changed() && connection.client != nullptr) return absl::OkStatus();
   absl::StatusOr<httplib::Headers> headers = ReadHeaders(options_);
   if (!headers.ok()) return headers.status();
-  const bool bracket = options_.url.host.find(':') != std::string::npos;
-  const std::string origin = absl::StrCat(options_.url.tls ? "https://" : "http://", bracket ? "[" : "", options_.url.host, bracket ? "]" : "", ":", options_.url.port);
-  auto client = std::make_shared<httplib::Client>(origin, options_.cert_file, options_.key_file);
+  auto client = std::make_shared<httplib::Client>(options_.url.Origin(), options_.cert_file, options_.key_file);
   if (!client->is_valid()) {
     return absl::InvalidArgumentError(absl::StrCat("--remote_write_tls_cert ", options_.cert_file, " and --remote_write_tls_key ", options_.key_file,
                                                    " cannot be used: no PEM, or they do not belong together"));

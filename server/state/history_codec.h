@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/state/byte_codec.h"
 #include "server/state/incident.h"
 #include "server/state/joined_step.h"
 #include "server/state/policy_view.h"
@@ -25,6 +26,9 @@ std::optional<Incident> DecodeIncident(std::string_view bytes);
 // Of the producer: run, attempt and rank.
 std::string EncodeEvent(const ProducerEvent& event);
 std::optional<ProducerEvent> DecodeEvent(std::string_view bytes);
+// All of it but its producer and when it was received.
+void PutEvent(const ProducerEvent& event, ByteWriter* out);
+void GetEvent(ByteReader* in, ProducerEvent* event);
 
 std::string EncodePolicy(const PolicyView& policy);
 std::optional<PolicyView> DecodePolicy(std::string_view bytes);

@@ -124,14 +124,7 @@ void JournaledJudge::OnEvent(const ProducerEvent& event) {
     const std::uint64_t number = Known(event.producer);
     out_.U64(kEvent);
     out_.U64(number);
-    out_.U64(event.kind);
-    out_.I64(event.step);
-    out_.U64(event.phase);
-    out_.F64(event.value);
-    out_.U64(event.count);
-    out_.String(event.text);
-    out_.U64(event.publication);
-    out_.I64(event.producer_wall_ns);
+    PutEvent(event, &out_);
     PutTime(event.receive_time_ns);
   }
   judge_->OnEvent(event);
@@ -372,14 +365,7 @@ bool JournalReader::ReadOne(std::uint64_t kind, ByteReader& in) {
     case kEvent: {
       ProducerEvent event;
       event.producer = producers_.Find(in.U64(), &known);
-      event.kind = in.U64();
-      event.step = in.I64();
-      event.phase = in.U64();
-      event.value = in.F64();
-      event.count = in.U64();
-      event.text = in.String();
-      event.publication = in.U64();
-      event.producer_wall_ns = in.I64();
+      GetEvent(&in, &event);
       event.receive_time_ns = GetTime(in);
       if (!in.ok() || event.producer == nullptr) return false;
       sink_.OnEvent(event);

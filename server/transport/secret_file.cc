@@ -41,6 +41,13 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& flag, const std::st
   return text;
 }
 
+std::string_view Trimmed(std::string_view line) {
+  constexpr std::string_view kBlank = " \t\r";
+  const std::size_t begin = line.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return line.substr(begin, line.find_last_not_of(kBlank) - begin + 1);
+}
+
 bool FileWatch::Changed() {
   std::vector<Mark> marks;
   for (const std::string& path : paths_) {

@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +15,9 @@ namespace lossgauge::transport {
 
 // The whole file. Errors name `flag` and path: not readable, no regular file, empty, more than 1 MiB; and with `secret`, readable by everybody.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& flag, const std::string& path, bool secret);
+
+// Without the blanks, tabs and carriage returns around it.
+std::string_view Trimmed(std::string_view line);
 
 // Tells whether files were replaced or written: by device, inode, size and times.
 class FileWatch {

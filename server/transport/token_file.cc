@@ -15,13 +15,6 @@ namespace {
 constexpr std::size_t kMinBytes = 16;
 constexpr std::size_t kMaxBytes = 512;
 
-std::string_view Trim(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const std::size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
-
 // The scheme's name is case-insensitive by its standard.
 bool SkipBearer(std::string_view* text) {
   constexpr std::string_view kScheme = "bearer ";
@@ -41,7 +34,7 @@ absl::StatusOr<std::vector<std::string>> ParseTokens(std::string_view text_untru
   std::size_t number = 0;
   while (!text_untrusted.empty()) {
     const std::size_t end = text_untrusted.find('\n');
-    const std::string_view line = Trim(text_untrusted.substr(0, end));
+    const std::string_view line = Trimmed(text_untrusted.substr(0, end));
     text_untrusted.remove_prefix(end == std::string_view::npos ? text_untrusted.size() : end + 1);
     ++number;
     if (line.empty() || line.front() == '#') continue;
@@ -111,7 +104,7 @@ absl::Status WriteGuard::Check(std::string_view authorization_untrusted) const {
     return absl::PermissionDeniedError("this lossgauged is read-only: others than this machine can reach it and it was given no --token_file");
   }
   std::string_view token = authorization_untrusted;
-  if (SkipBearer(&token) && tokens_->Holds(Trim(token))) return absl::OkStatus();
+  if (SkipBearer(&token) && tokens_->Holds(Trimmed(token))) return absl::OkStatus();
   counters_->Refuse(protocol_, state::Refusal::kToken);
   return absl::UnauthenticatedError(authorization_untrusted.empty()
                                         ? "this call writes and needs a token: send authorization: Bearer TOKEN, with a token of lossgauged's --token_file"

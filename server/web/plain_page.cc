@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/api/convert_verdict.h"
 
 namespace lossgauge::web {
 namespace {
@@ -26,18 +27,6 @@ std::string Escaped(std::string_view text_untrusted) {
   return escaped;
 }
 
-int Urgency(v1::Action action) {
-  switch (action) {
-    case v1::HALT: return 0;
-    case v1::RESTART: return 1;
-    case v1::WATCH: return 2;
-    case v1::CONTINUE: return 4;
-    default: return 3;
-  }
-}
-
-std::string ActionText(v1::Action action) { return action == v1::ACTION_UNSPECIFIED ? "UNKNOWN" : v1::Action_Name(action); }
-
 std::string Cell(const std::string& html) { return absl::StrCat("<td>", html, "</td>"); }
 
 std::string Figure(bool present, double value) { return present ? absl::StrFormat("%.4g", value) : std::string("–"); }
@@ -54,7 +43,7 @@ std::string Incidents(const v1::Run& run) {
 
 std::string Row(const v1::Run& run) {
   const v1::Step& step = run.last_step();
-  const std::string action = run.ended() ? "ended" : ActionText(run.verdict().action());
+  const std::string action = run.ended() ? "ended" : api::ActionName(run.verdict().action());
   return absl::StrCat("<tr><th scope=\"row\">", run.run().empty() ? "(no name)" : Escaped(run.run()), "</th>", Cell(absl::StrCat("<b>", action, "</b>")),
                       Cell(Escaped(run.verdict().reason())), Cell(run.has_last_step() ? absl::StrCat(step.step()) : "–"),
                       Cell(Figure(step.has_loss_nats(), step.loss_nats())), Cell(Figure(step.has_perplexity(), step.perplexity())), Cell(Incidents(run)), "</tr>\n");
@@ -65,7 +54,7 @@ std::string Row(const v1::Run& run) {
 std::string PlainPage(const v1::ListRunsResponse& runs) {
   std::vector<const v1::Run*> sorted;
   for (const v1::Run& run : runs.runs()) sorted.push_back(&run);
-  const auto place = [](const v1::Run& run) { return std::tuple(run.ended(), Urgency(run.verdict().action()), run.run()); };
+  const auto place = [](const v1::Run& run) { return std::tuple(run.ended(), api::Urgency(run.verdict().action()), run.run()); };
   std::sort(sorted.begin(), sorted.end(), [&](const v1::Run* a, const v1::Run* b) { return place(*a) < place(*b); });
   std::string page =
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"

@@ -2,8 +2,10 @@
 
 import datetime
 import os
+import tempfile
 
 import torch
+import torch.multiprocessing as multiprocessing
 
 DEVICE = os.environ.get("LOSSGAUGE_TEST_DEVICE", "cpu")
 ON_CUDA = DEVICE != "cpu"
@@ -27,3 +29,23 @@ def join_group(rank, world, directory, backend=None):
 def leave_group():
     torch.distributed.barrier(**{"device_ids": [torch.cuda.current_device()]} if torch.distributed.get_backend() == "nccl" else {})
     torch.distributed.destroy_process_group()
+
+
+def run_ranks(test, world, body):
+    """Runs body(rank, world, directory, results) in a process for each rank, in a process group of their own. What they have put into `results`."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as directory, context.Manager() as manager:
+        results = manager.dict()
+        ranks = [context.Process(target=_start, args=(rank, world, directory, body, results)) for rank in range(world)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+            test.assertEqual(0, process.exitcode)
+        return dict(results)
+
+
+def _start(rank, world, directory, body, results):
+    join_group(rank, world, directory)
+    body(rank, world, directory, results)
+    leave_group()

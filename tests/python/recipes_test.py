@@ -1,14 +1,12 @@
 """Loops shaped like torchtitan's and Megatron's, with two ranks, as client/python/RECIPES.md says: the whole batch's gradient, and records that say so."""
 
-import tempfile
 import unittest
 
 import torch
-import torch.multiprocessing as multiprocessing
 
 import lossgauge
 import ring
-from device import join_group, leave_group
+from device import run_ranks
 
 COLUMNS, PADDED, WIDTH, SEQUENCE, BATCH, MICRO_BATCHES = 21, 24, 6, 5, 2, 3
 
@@ -76,25 +74,7 @@ def _megatron(rank, world, directory, results):
         results[rank] = (weight.grad.cpu(), ring.records(gauge) if ring.CTL else None)
 
 
-def _start(rank, world, directory, body, results):
-    join_group(rank, world, directory)
-    body(rank, world, directory, results)
-    leave_group()
-
-
 class Recipes(unittest.TestCase):
-    def run_ranks(self, body):
-        context = multiprocessing.get_context("spawn")
-        with tempfile.TemporaryDirectory() as directory, context.Manager() as manager:
-            results = manager.dict()
-            ranks = [context.Process(target=_start, args=(rank, 2, directory, body, results)) for rank in range(2)]
-            for process in ranks:
-                process.start()
-            for process in ranks:
-                process.join()
-                self.assertEqual(0, process.exitcode)
-            return dict(results)
-
     def check(self, gradient, expected, records, tokens, denominator):
         torch.testing.assert_close(gradient.double(), expected, rtol=1e-5, atol=1e-7)
         if records is None:
@@ -104,13 +84,13 @@ class Recipes(unittest.TestCase):
                          (record["step"], record["unmasked_tokens"], record["denominator_min"], record["denominator_max"], record["micro_batches"]))
 
     def test_torchtitan(self):
-        results = self.run_ranks(_torchtitan)
+        results = run_ranks(self, 2, _torchtitan)
         expected, tokens = whole_gradient(micro_batches(0) + micro_batches(1))
         for rank, (gradient, records) in results.items():
             self.check(gradient, expected, records, whole_gradient(micro_batches(rank))[1], float(tokens))
 
     def test_megatron(self):
-        results = self.run_ranks(_megatron)
+        results = run_ranks(self, 2, _megatron)
         expected, tokens = whole_gradient(micro_batches())
         part = PADDED // 2
         for rank, (gradient, records) in results.items():

@@ -4,12 +4,11 @@ import tempfile
 import unittest
 
 import torch
-import torch.multiprocessing as multiprocessing
 
 import lossgauge
 import oracle
 import ring
-from device import join_group, leave_group
+from device import run_ranks
 
 ROWS, COLUMNS, WIDTH = 10, 61, 16
 SHARDS = {2: [40, 21], 3: [20, 0, 41]}
@@ -28,7 +27,7 @@ def factors(options):
     return torch.linspace(-1, 2, ROWS).view(2, -1) if options.get("reduction") == "none" else torch.tensor(-2.5)
 
 
-def _losses(world, rank, results):
+def _losses(rank, world, directory, results):
     hidden, weight, bias, labels = problem()
     offset = sum(SHARDS[world][:rank])
     own = slice(offset, offset + SHARDS[world][rank])
@@ -48,7 +47,7 @@ def _losses(world, rank, results):
         results["record", rank] = ring.records(gauge)[0] if ring.CTL else None
 
 
-def _contradictions(world, rank, results):
+def _contradictions(rank, world, directory, results):
     hidden, weight, bias, labels = problem()
     offset = sum(SHARDS[world][:rank])
     own = weight[offset:offset + SHARDS[world][rank]]
@@ -62,28 +61,10 @@ def _contradictions(world, rank, results):
     results[rank] = said
 
 
-def _start(rank, world, directory, body, results):
-    join_group(rank, world, directory)
-    body(world, rank, results)
-    leave_group()
-
-
 class VocabParallelHead(unittest.TestCase):
-    def run_ranks(self, world, body):
-        context = multiprocessing.get_context("spawn")
-        with tempfile.TemporaryDirectory() as directory, context.Manager() as manager:
-            results = manager.dict()
-            ranks = [context.Process(target=_start, args=(rank, world, directory, body, results)) for rank in range(world)]
-            for process in ranks:
-                process.start()
-            for process in ranks:
-                process.join()
-                self.assertEqual(0, process.exitcode)
-            return dict(results)
-
     def test_losses_and_gradients_are_those_of_the_whole(self):
         for world in SHARDS:
-            results = self.run_ranks(world, _losses)
+            results = run_ranks(self, world, _losses)
             for number, options in enumerate(OPTIONS):
                 with self.subTest(world=world, options=options):
                     hidden, weight, bias, labels = (tensor.cpu() for tensor in problem())
@@ -108,7 +89,7 @@ class VocabParallelHead(unittest.TestCase):
                 self.assertEqual(len(OPTIONS) * 9, sum(int(record["target_hits"]) for record in records))
 
     def test_ranks_that_contradict_each_other_are_refused_on_all(self):
-        for rank, said in self.run_ranks(2, _contradictions).items():
+        for rank, said in run_ranks(self, 2, _contradictions).items():
             for number, what in ((0, "label_smoothing"), (1, "shard_offset")):
                 if isinstance(said[number], str):
                     self.assertIn("FailedPrecondition", said[number])

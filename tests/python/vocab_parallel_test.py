@@ -5,12 +5,11 @@ import tempfile
 import unittest
 
 import torch
-import torch.multiprocessing as multiprocessing
 
 import lossgauge
 import oracle
 import ring
-from device import ON_CUDA, join_group, leave_group
+from device import ON_CUDA, run_ranks
 
 ROWS, COLUMNS = 10, 61
 # Real columns of each rank; a rank without any has a column of padding, or none at all.
@@ -39,7 +38,7 @@ def mine(world, rank):
     return offset, SHARDS[world][rank]
 
 
-def _losses(world, rank, results):
+def _losses(rank, world, directory, results):
     for number, options in enumerate(OPTIONS):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             logits, labels = problem(dtype)
@@ -54,7 +53,7 @@ def _losses(world, rank, results):
             results[number, dtype, rank] = tuple(tensor.detach().cpu() for tensor in (loss, first, own.grad))
 
 
-def _records(world, rank, results):
+def _records(rank, world, directory, results):
     logits, labels = problem()
     offset, width = mine(world, rank)
     with tempfile.TemporaryDirectory() as directory, lossgauge.Gauge(
@@ -66,7 +65,7 @@ def _records(world, rank, results):
         results[rank] = ring.records(gauge)[0] if ring.CTL else None
 
 
-def _padded(world, rank, results):
+def _padded(rank, world, directory, results):
     # Megatron's layout: as many columns on every rank, the last ones padding.
     logits, labels = problem()
     width = COLUMNS // world + 7
@@ -79,7 +78,7 @@ def _padded(world, rank, results):
     results[rank] = (loss.detach().cpu(), own.grad.cpu())
 
 
-def _contradictions(world, rank, results):
+def _contradictions(rank, world, directory, results):
     said = []
 
     def call(labels=None, rows=2, **options):
@@ -106,7 +105,7 @@ def _contradictions(world, rank, results):
     results[rank] = said
 
 
-def _of_nccl(world, rank, results):
+def _of_nccl(rank, world, directory, results):
     logits, labels = problem()
     with tempfile.TemporaryDirectory() as directory, lossgauge.Gauge(run="shard", ring_dir=directory, vocab_size=COLUMNS) as gauge:
 
@@ -146,28 +145,10 @@ def _of_nccl(world, rank, results):
         del graph
 
 
-def _start(rank, world, directory, body, results):
-    join_group(rank, world, directory)
-    body(world, rank, results)
-    leave_group()
-
-
 class VocabParallel(unittest.TestCase):
-    def run_ranks(self, world, body):
-        context = multiprocessing.get_context("spawn")
-        with tempfile.TemporaryDirectory() as directory, context.Manager() as manager:
-            results = manager.dict()
-            ranks = [context.Process(target=_start, args=(rank, world, directory, body, results)) for rank in range(world)]
-            for process in ranks:
-                process.start()
-            for process in ranks:
-                process.join()
-                self.assertEqual(0, process.exitcode)
-            return dict(results)
-
     def test_losses_and_gradients_are_those_of_the_whole(self):
         for world in SHARDS:
-            results = self.run_ranks(world, _losses)
+            results = run_ranks(self, world, _losses)
             for number, options in enumerate(OPTIONS):
                 for dtype in (torch.float32, torch.bfloat16, torch.float16):
                     with self.subTest(world=world, options=options, dtype=dtype):
@@ -189,7 +170,7 @@ class VocabParallel(unittest.TestCase):
 
     def test_equal_widths_with_padding_need_no_offsets(self):
         for world in SHARDS:
-            results = self.run_ranks(world, _padded)
+            results = run_ranks(self, world, _padded)
             logits, labels = (tensor.cpu() for tensor in problem())
             whole = logits.double().view(ROWS, COLUMNS).requires_grad_()
             expected = oracle.reduced(whole, labels.view(-1))
@@ -200,7 +181,7 @@ class VocabParallel(unittest.TestCase):
             self.assertEqual(0, int(gradient[:, COLUMNS:].count_nonzero()))
 
     def test_records_of_the_ranks_make_a_whole(self):
-        results = self.run_ranks(2, _records)
+        results = run_ranks(self, 2, _records)
         if results[0] is None:
             self.skipTest("LOSSGAUGE_CTL names no lossgaugectl")
         for field in ("nll_sum", "unmasked_tokens", "mask_fingerprint", "log_z_sum"):
@@ -212,7 +193,7 @@ class VocabParallel(unittest.TestCase):
 
     @unittest.skipUnless(ON_CUDA, "LOSSGAUGE_TEST_DEVICE is not cuda")
     def test_with_nccl_nothing_waits_and_a_graph_holds_it(self):
-        results = self.run_ranks(1, _of_nccl)
+        results = run_ranks(self, 1, _of_nccl)
         logits, labels = (tensor.cpu() for tensor in problem())
         whole = logits.double().view(ROWS, COLUMNS).requires_grad_()
         expected = oracle.reduced(whole, labels.view(-1), z_loss=1e-3)
@@ -228,7 +209,7 @@ class VocabParallel(unittest.TestCase):
     @unittest.skipUnless(ON_CUDA, "LOSSGAUGE_TEST_DEVICE is not cuda")
     def test_ranks_that_contradict_each_other_on_a_device_get_no_loss(self):
         for world in SHARDS:
-            for rank, said in self.run_ranks(world, _contradictions).items():
+            for rank, said in run_ranks(self, world, _contradictions).items():
                 with self.subTest(world=world, rank=rank):
                     for number, what in ((0, "label_smoothing"), (1, "shard_offset"), (3, "labels")):
                         self.assertNotEqual(said[number], said[number], what)
@@ -238,7 +219,7 @@ class VocabParallel(unittest.TestCase):
     @unittest.skipIf(ON_CUDA, "on a device nobody reads what the others sent")
     def test_ranks_that_contradict_each_other_are_refused_on_all(self):
         for world in SHARDS:
-            for rank, said in self.run_ranks(world, _contradictions).items():
+            for rank, said in run_ranks(self, world, _contradictions).items():
                 with self.subTest(world=world, rank=rank):
                     self.assertIn("FailedPrecondition: lg_vocab_parallel_finish: label_smoothing: expected the same on all ranks", said[0])
                     self.assertIn("FailedPrecondition: lg_vocab_parallel_finish: shard_offset: expected the ranks' columns to cover", said[1])

@@ -8,9 +8,8 @@ from torch.autograd.function import once_differentiable
 from . import abi, library, tensors
 from .arguments import integer
 from .compiling import HAS_OPERATORS, is_compiling, outside_graphs
-from .loss_on_logits import check_gauge, scale
+from .loss_on_logits import counting_gauge, scale
 from .options import LossOptions, check_labels, set_upstream, shifted
-from .recomputation import in_recomputation
 from .tensors import expect_tensor
 
 
@@ -84,12 +83,7 @@ def prepare(hidden, weight, labels, bias, gauge, shift, limits, options, wants, 
         labels = shifted(labels, options["ignore_index"])
     flat_labels = check_labels(labels, hidden.shape[:-1], hidden.device, "hidden")
     options = LossOptions(columns=weight.shape[0], **options)
-    if gauge is not None:
-        check_gauge(gauge)
-        again = in_recomputation()
-        gauge.complete(options, flat_labels, vocab_size or weight.shape[0], any(wants), again)
-        if again:
-            gauge = None
+    gauge = counting_gauge(gauge, options, flat_labels, vocab_size or weight.shape[0], any(wants))
     return LinearCall(options, gauge, limits, wants), flat_labels, labels.shape
 
 
@@ -194,14 +188,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream):
-        upstream = upstream.to(torch.float32)
-        gradients, ctx.gradients = ctx.gradients, None
-        if gradients is not None:
-            # Handed out once: autograd may add to them, so that a second pass starts from the hidden states.
-            for gradient in gradients:
-                if gradient is not None:
-                    scale(gradient, upstream)
-        else:
-            hidden, weight, bias, labels = ctx.saved_tensors
-            gradients = ctx.call.gradient(hidden, weight, bias, labels, upstream)
-        return gradients[0], gradients[1], gradients[2], None, None
+        of_hidden, of_weight, of_bias = hand_out(ctx, upstream, lambda: ctx.saved_tensors)
+        return of_hidden, of_weight, of_bias, None, None
+
+
+def hand_out(ctx, upstream, saved):
+    """The gradients at `upstream` for a backward pass: those that came with the loss, or, from the second pass on, since autograd may add to what it gets,
+    from the hidden states again. saved(): hidden, weight, bias, labels, if they are needed."""
+    upstream = upstream.to(torch.float32)
+    gradients, ctx.gradients = ctx.gradients, None
+    if gradients is None:
+        return ctx.call.gradient(*saved(), upstream)
+    for gradient in gradients:
+        if gradient is not None:
+            scale(gradient, upstream)
+    return gradients

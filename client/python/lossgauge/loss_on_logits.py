@@ -81,18 +81,19 @@ def prepare(logits, labels, gauge, shift, options, wants_gradient, inplace=False
     options = LossOptions(columns=logits.shape[-1], **options)
     if inplace and wants_gradient:
         _check_inplace(logits)
-    if gauge is not None:
-        check_gauge(gauge)
-        again = in_recomputation()
-        gauge.complete(options, flat_labels, logits.shape[-1], wants_gradient, again)
-        if again:
-            gauge = None
+    gauge = counting_gauge(gauge, options, flat_labels, logits.shape[-1], wants_gradient)
     return Call(options, gauge, wants_gradient, inplace and wants_gradient), flat_labels, labels.shape
 
 
-def check_gauge(gauge):
+def counting_gauge(gauge, options, labels, columns, wants_gradient):
+    """Gives a loss call's LossOptions what the gauge's step knows. The gauge that counts the call: none where it runs again for a backward pass."""
+    if gauge is None:
+        return None
     if not isinstance(gauge, Gauge):
         refuse("gauge", "a lossgauge.Gauge", type(gauge).__name__)
+    again = in_recomputation()
+    gauge.complete(options, labels, columns, wants_gradient, again)
+    return None if again else gauge
 
 
 def check_tensors(logits, labels, shift, ignore_index):

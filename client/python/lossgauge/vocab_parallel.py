@@ -9,9 +9,8 @@ from . import library, tensors
 from .arguments import expect, integer
 from .compiling import outside_graphs
 from .errors import FailedPrecondition
-from .loss_on_logits import Call, check_gauge, check_tensors, scale
+from .loss_on_logits import Call, check_tensors, counting_gauge, scale
 from .options import LossOptions, set_upstream
-from .recomputation import in_recomputation
 
 
 def vocab_parallel_cross_entropy(
@@ -61,12 +60,7 @@ def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, s
     shard = Shard(group, logits.shape[-1], gauge, *shard)
     wants_gradient = torch.is_grad_enabled() and logits.requires_grad
     options = LossOptions(columns=logits.shape[-1], **options)
-    if gauge is not None:
-        check_gauge(gauge)
-        again = in_recomputation()
-        gauge.complete(options, flat_labels, shard.vocab_size, wants_gradient, again)
-        if again:
-            gauge = None
+    gauge = counting_gauge(gauge, options, flat_labels, shard.vocab_size, wants_gradient)
     call = _ShardCall(options, gauge, wants_gradient, group, shard)
     losses = _VocabParallelCrossEntropy.apply(logits, flat_labels, call)
     return losses.view(labels.shape) if call.options.per_token else losses

@@ -6,8 +6,7 @@ import torch
 
 from . import abi, library, tensors
 from .compiling import outside_graphs
-from .loss_on_hidden import LinearCall, autocast, prepare
-from .loss_on_logits import scale
+from .loss_on_hidden import LinearCall, autocast, hand_out, prepare
 from .vocab_parallel import Group, Shard
 
 _UNAVAILABLE = 14
@@ -133,16 +132,8 @@ class _VocabParallelLinear(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, upstream):
-        upstream = upstream.to(torch.float32)
         hidden, weight, bias, labels = ctx.saved_tensors
-        gradients, ctx.gradients = ctx.gradients, None
-        if gradients is not None:
-            # Handed out once: autograd may add to them, so that a second pass starts from the hidden states.
-            for gradient in gradients:
-                if gradient is not None:
-                    scale(gradient, upstream)
-        else:
-            gradients = ctx.call.gradient(hidden, *_rows(weight, bias), labels, upstream)
+        gradients = hand_out(ctx, upstream, lambda: (hidden, *_rows(weight, bias), labels))
         if gradients[0] is not None:
             torch.distributed.all_reduce(gradients[0], group=ctx.call.group.handle)
         of_weight, of_bias = (None if gradient is None else gradient[:weight.shape[0]] for gradient in gradients[1:])

@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
-#include "kernels/host/device_backend.h"
 #include "kernels/include/lossgauge/lossgauge.h"
+#include "tests/kernels/host/idle_backend.h"
 
 namespace lossgauge {
 namespace {
@@ -18,29 +18,14 @@ constexpr std::size_t kBytes = 8192;
 alignas(256) unsigned char device_memory[kBytes];
 int prepared = 0;
 
-class MapOfMemory final : public DeviceBackend {
+class MapOfMemory final : public IdleBackend {
  public:
   int DeviceOf(const void* pointer) noexcept override {
     const auto at = reinterpret_cast<std::uintptr_t>(pointer), begin = reinterpret_cast<std::uintptr_t>(device_memory);
     return at >= begin && at < begin + kBytes ? 3 : -1;
   }
-  int CrossEntropy(const lg_cross_entropy_args&, LossPurpose, const char*) override { return LG_UNAVAILABLE; }
-  int ScaleGradient(const lg_scale_gradient_args&) override { return LG_UNAVAILABLE; }
-  int LinearCrossEntropy(const lg_linear_cross_entropy_args&, LossPurpose, const char*) override { return LG_UNAVAILABLE; }
-  int PlanLinear(const lg_linear_cross_entropy_args&, const char*, lg_linear_plan*) override { return LG_UNAVAILABLE; }
   int PrepareLinear(const lg_linear_cross_entropy_args&, const char*) override { return ++prepared, LG_OK; }
-  bool IsCapturing(void*) noexcept override { return false; }
-  int Adopt(Gauge*, void*, const void*) override { return LG_UNAVAILABLE; }
-  int PackLabels(const lg_pack_labels_args&) override { return LG_UNAVAILABLE; }
-  int VocabParallelBegin(const lg_vocab_parallel_args&, void*, const char*) override { return LG_UNAVAILABLE; }
-  int VocabParallelFinish(const lg_vocab_parallel_args&, const void*, const char*) override { return LG_UNAVAILABLE; }
-  int VocabParallelCrossEntropy(const lg_vocab_parallel_args&, void*, void*, const char*) override { return LG_UNAVAILABLE; }
-  int VocabParallelLinear(const ShardedLinear&, const char*) override { return LG_UNAVAILABLE; }
-  int PlanVocabParallelLinear(const ShardedLinear&, const char*, lg_linear_plan*) override { return LG_UNAVAILABLE; }
-  int PrepareVocabParallelLinear(const ShardedLinear&, const char*) override { return LG_UNAVAILABLE; }
-  int MakeUniqueId(void*, const char*) override { return LG_UNAVAILABLE; }
-  int OpenCommunicator(const void*, std::int32_t, std::int32_t, void**, const char*) override { return LG_UNAVAILABLE; }
-  int CloseCommunicator(void*, const char*) override { return LG_UNAVAILABLE; }
+  int PrepareVocabParallelLinear(const ShardedLinear&, const char*) override { return ++prepared, LG_OK; }
 };
 
 template <class T>
@@ -159,6 +144,18 @@ TEST_F(MixedMemory, ADevicesProductsArePreparedWithTensorsThatAreThere) {
   // Timing writes logits into it.
   refused("workspace", "overlap", [](Args* a) { a->workspace = device_memory + 512, a->workspace_bytes = 4096, a->grad_hidden = nullptr; });
   EXPECT_EQ(prepared, 1);
+
+  // The same of a shard.
+  lg_vocab_parallel_linear_args shard;
+  lg_vocab_parallel_linear_args_init(&shard);
+  shard.vocab_size = 4;
+  shard.linear = &on_device;
+  ASSERT_EQ(lg_vocab_parallel_linear_prepare(&shard), LG_OK) << lg_last_error();
+  EXPECT_EQ(prepared, 2);
+  on_device.weight = nullptr;
+  EXPECT_EQ(lg_vocab_parallel_linear_prepare(&shard), LG_INVALID_ARGUMENT);
+  EXPECT_THAT(lg_last_error(), HasSubstr("lg_vocab_parallel_linear_prepare: weight: expected"));
+  EXPECT_EQ(prepared, 2);
 }
 
 }  // namespace

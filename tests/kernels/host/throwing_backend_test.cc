@@ -6,8 +6,8 @@
 #include <new>
 #include <stdexcept>
 
-#include "kernels/host/device_backend.h"
 #include "kernels/include/lossgauge/lossgauge.h"
+#include "tests/kernels/host/idle_backend.h"
 
 namespace lossgauge {
 namespace {
@@ -16,29 +16,12 @@ using testing::HasSubstr;
 
 void (*fail)() = [] { throw std::bad_alloc(); };
 
-class ThrowingBackend final : public DeviceBackend {
+class ThrowingBackend final : public IdleBackend {
  public:
   int DeviceOf(const void* pointer) noexcept override { return pointer != nullptr ? 0 : -1; }
-  int CrossEntropy(const lg_cross_entropy_args&, LossPurpose, const char*) override { return Fail(); }
-  int ScaleGradient(const lg_scale_gradient_args&) override { return Fail(); }
-  int LinearCrossEntropy(const lg_linear_cross_entropy_args&, LossPurpose, const char*) override { return Fail(); }
-  int PlanLinear(const lg_linear_cross_entropy_args&, const char*, lg_linear_plan*) override { return Fail(); }
-  int PrepareLinear(const lg_linear_cross_entropy_args&, const char*) override { return Fail(); }
-  bool IsCapturing(void*) noexcept override { return false; }
-  int Adopt(Gauge*, void*, const void*) override { return LG_UNAVAILABLE; }
-  int PackLabels(const lg_pack_labels_args&) override { return Fail(); }
-  int VocabParallelBegin(const lg_vocab_parallel_args&, void*, const char*) override { return Fail(); }
-  int VocabParallelFinish(const lg_vocab_parallel_args&, const void*, const char*) override { return Fail(); }
-  int VocabParallelCrossEntropy(const lg_vocab_parallel_args&, void*, void*, const char*) override { return Fail(); }
-  int VocabParallelLinear(const ShardedLinear&, const char*) override { return Fail(); }
-  int PlanVocabParallelLinear(const ShardedLinear&, const char*, lg_linear_plan*) override { return Fail(); }
-  int PrepareVocabParallelLinear(const ShardedLinear&, const char*) override { return Fail(); }
-  int MakeUniqueId(void*, const char*) override { return Fail(); }
-  int OpenCommunicator(const void*, std::int32_t, std::int32_t, void**, const char*) override { return Fail(); }
-  int CloseCommunicator(void*, const char*) override { return Fail(); }
 
  private:
-  static int Fail() {
+  int Outcome() override {
     fail();
     return LG_OK;
   }

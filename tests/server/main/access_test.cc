@@ -18,9 +18,9 @@ namespace {
 
 using testing::CertificateFiles;
 using testing::Certificates;
+using testing::kLoopbackNames;
 using ::testing::HasSubstr;
 
-constexpr char kNames[] = "IP:127.0.0.1,DNS:localhost";
 constexpr char kToken[] = "0123456789abcdef0123";
 
 class AccessTest : public ::testing::Test {
@@ -62,7 +62,7 @@ class AccessTest : public ::testing::Test {
 };
 
 TEST_F(AccessTest, TlsIsAskedForByFlagsOrEnvironment) {
-  const CertificateFiles server = made_.Sign("server", kNames);
+  const CertificateFiles server = made_.Sign("server", kLoopbackNames);
   StartDaemon({"--tls_cert=" + server.cert, "--tls_key=" + server.key});
   EXPECT_EQ(Runs({"--tls-ca=" + made_.ca()}), 0) << session_.err;
   EXPECT_EQ(Runs({"--timeout=30s"}), 1);
@@ -75,7 +75,7 @@ TEST_F(AccessTest, TlsIsAskedForByFlagsOrEnvironment) {
 }
 
 TEST_F(AccessTest, MutualTlsAsksForACertificate) {
-  const CertificateFiles server = made_.Sign("server", kNames);
+  const CertificateFiles server = made_.Sign("server", kLoopbackNames);
   const CertificateFiles client = made_.Sign("client", "DNS:client");
   StartDaemon({"--tls_cert=" + server.cert, "--tls_key=" + server.key, "--tls_client_ca=" + made_.ca()});
   EXPECT_EQ(Runs({"--tls-ca=" + made_.ca(), "--tls-cert=" + client.cert, "--tls-key=" + client.key}), 0) << session_.err;
@@ -84,10 +84,10 @@ TEST_F(AccessTest, MutualTlsAsksForACertificate) {
 }
 
 TEST_F(AccessTest, ACertificateIsReplacedWithoutARestart) {
-  const CertificateFiles live = made_.Sign("live", kNames);
+  const CertificateFiles live = made_.Sign("live", kLoopbackNames);
   StartDaemon({"--tls_cert=" + live.cert, "--tls_key=" + live.key});
   ASSERT_EQ(Runs({"--tls-ca=" + made_.ca()}), 0) << session_.err;
-  const CertificateFiles next = made_.Sign("next", kNames, "other_ca");
+  const CertificateFiles next = made_.Sign("next", kLoopbackNames, "other_ca");
   Certificates::Replace(live.cert, next.cert);
   Certificates::Replace(live.key, next.key);
   int code = 1;

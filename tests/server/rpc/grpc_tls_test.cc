@@ -17,9 +17,9 @@ namespace {
 
 using testing::CertificateFiles;
 using testing::Certificates;
+using testing::kLoopbackNames;
 using ::testing::HasSubstr;
 
-constexpr char kNames[] = "IP:127.0.0.1,DNS:localhost";
 constexpr char kToken[] = "0123456789abcdef0123";
 
 class GrpcTlsTest : public testing::RpcFixture {
@@ -55,21 +55,21 @@ class GrpcTlsTest : public testing::RpcFixture {
 };
 
 TEST_F(GrpcTlsTest, AClientThatTrustsTheAuthorityGetsThrough) {
-  StartWithTls(made_.Sign("server", kNames));
+  StartWithTls(made_.Sign("server", kLoopbackNames));
   EXPECT_TRUE(Ask({made_.ca(), "", ""}).ok());
 }
 
 TEST_F(GrpcTlsTest, AClientThatTrustsAnotherOrTalksInTheClearDoesNot) {
-  StartWithTls(made_.Sign("server", kNames));
+  StartWithTls(made_.Sign("server", kLoopbackNames));
   EXPECT_EQ(Ask({made_.other_ca(), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Ask({}).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(GrpcTlsTest, AClientRefusesACertificateThatIsExpiredOrSelfSignedOrOfAnotherName) {
-  StartWithTls(made_.Sign("old", kNames, "ca", -1));
+  StartWithTls(made_.Sign("old", kLoopbackNames, "ca", -1));
   EXPECT_EQ(Ask({made_.ca(), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
   server_.reset();
-  StartWithTls(made_.SelfSigned("self", kNames));
+  StartWithTls(made_.SelfSigned("self", kLoopbackNames));
   EXPECT_EQ(Ask({made_.ca(), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
   server_.reset();
   StartWithTls(made_.Sign("elsewhere", "DNS:elsewhere.example"));
@@ -77,7 +77,7 @@ TEST_F(GrpcTlsTest, AClientRefusesACertificateThatIsExpiredOrSelfSignedOrOfAnoth
 }
 
 TEST_F(GrpcTlsTest, MutualTlsTakesClientsOfTheAuthorityOnly) {
-  StartWithTls(made_.Sign("server", kNames), made_.ca());
+  StartWithTls(made_.Sign("server", kLoopbackNames), made_.ca());
   const CertificateFiles known = made_.Sign("client", "DNS:client");
   const CertificateFiles stranger = made_.Sign("stranger", "DNS:client", "other_ca");
   const CertificateFiles old = made_.Sign("oldclient", "DNS:client", "ca", -1);
@@ -90,7 +90,7 @@ TEST_F(GrpcTlsTest, MutualTlsTakesClientsOfTheAuthorityOnly) {
 }
 
 TEST_F(GrpcTlsTest, AReplacedCertificateIsShownToTheNextClientWhileStreamsGoOn) {
-  const CertificateFiles live = made_.Sign("live", kNames);
+  const CertificateFiles live = made_.Sign("live", kLoopbackNames);
   StartWithTls(live);
   const auto credentials = transport::MakeChannelCredentials("--tls_", {made_.ca(), "", ""});
   ASSERT_TRUE(credentials.ok());
@@ -102,7 +102,7 @@ TEST_F(GrpcTlsTest, AReplacedCertificateIsShownToTheNextClientWhileStreamsGoOn) 
   v1::Verdict verdict;
   ASSERT_TRUE(stream->Read(&verdict));
 
-  const CertificateFiles next = made_.Sign("next", kNames, "other_ca");
+  const CertificateFiles next = made_.Sign("next", kLoopbackNames, "other_ca");
   Certificates::Replace(live.cert, next.cert);
   Certificates::Replace(live.key, next.key);
   EXPECT_FALSE(Ask({made_.ca(), "", ""}).ok());
@@ -178,7 +178,7 @@ TEST_F(GrpcTlsTest, ListeningWiderInTheClearShows) {
   StartServer(options);
   EXPECT_EQ(counters_.exposed[static_cast<std::size_t>(state::Protocol::kGrpc)], 1u);
   server_.reset();
-  const CertificateFiles files = made_.Sign("server", kNames);
+  const CertificateFiles files = made_.Sign("server", kLoopbackNames);
   auto tls = transport::ServerTls::Load({files.cert, files.key, ""}, &counters_);
   ASSERT_TRUE(tls.ok());
   options.tls = tls->get();

@@ -13,6 +13,8 @@
 
 namespace lossgauge::testing {
 
+inline constexpr char kLoopbackNames[] = "IP:127.0.0.1,DNS:localhost";  // for Certificates::Sign
+
 struct CertificateFiles {
   std::string cert;
   std::string key;

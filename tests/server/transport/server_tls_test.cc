@@ -14,8 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kNames[] = "IP:127.0.0.1,DNS:localhost";
-
 class ServerTlsTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<ServerTls>> Load(const testing::CertificateFiles& files, const std::string& client_ca = "") {
@@ -31,8 +29,8 @@ class ServerTlsTest : public ::testing::Test {
 };
 
 TEST_F(ServerTlsTest, SaysWhatIsWrongAndWithWhichFlag) {
-  const testing::CertificateFiles good = made_.Sign("good", kNames);
-  const testing::CertificateFiles other = made_.Sign("other", kNames);
+  const testing::CertificateFiles good = made_.Sign("good", testing::kLoopbackNames);
+  const testing::CertificateFiles other = made_.Sign("other", testing::kLoopbackNames);
   EXPECT_EQ(Error(good), "");
   EXPECT_THAT(Error({good.cert, other.key}), HasSubstr("--tls_key: " + other.key + ": does not belong to --tls_cert"));
   EXPECT_THAT(Error({good.key, good.key}), HasSubstr("--tls_cert: " + good.key + ": no certificate in PEM"));
@@ -44,14 +42,14 @@ TEST_F(ServerTlsTest, SaysWhatIsWrongAndWithWhichFlag) {
 }
 
 TEST_F(ServerTlsTest, AnExpiredCertificateIsTakenAtTheStartAndShownAsSuch) {
-  const auto tls = Load(made_.Sign("old", kNames, "ca", -1));
+  const auto tls = Load(made_.Sign("old", testing::kLoopbackNames, "ca", -1));
   ASSERT_TRUE(tls.ok()) << tls.status();
   EXPECT_EQ(counters_.certificate_expiry_s, 1577923200);  // 2020-01-02
 }
 
 TEST_F(ServerTlsTest, IsReplacedOnceCertificateAndKeyBelongTogether) {
-  const testing::CertificateFiles live = made_.Sign("live", kNames);
-  const testing::CertificateFiles next = made_.Sign("next", kNames);
+  const testing::CertificateFiles live = made_.Sign("live", testing::kLoopbackNames);
+  const testing::CertificateFiles next = made_.Sign("next", testing::kLoopbackNames);
   const auto tls = Load(live);
   ASSERT_TRUE(tls.ok()) << tls.status();
   const auto first = (*tls)->Current();
@@ -70,11 +68,11 @@ TEST_F(ServerTlsTest, IsReplacedOnceCertificateAndKeyBelongTogether) {
 }
 
 TEST_F(ServerTlsTest, NeitherAnExpiredNorABrokenOneReplacesOneThatWorks) {
-  const testing::CertificateFiles live = made_.Sign("live", kNames);
+  const testing::CertificateFiles live = made_.Sign("live", testing::kLoopbackNames);
   const auto tls = Load(live);
   ASSERT_TRUE(tls.ok()) << tls.status();
   const auto first = (*tls)->Current();
-  const testing::CertificateFiles old = made_.Sign("old", kNames, "ca", -1);
+  const testing::CertificateFiles old = made_.Sign("old", testing::kLoopbackNames, "ca", -1);
   testing::Certificates::Replace(live.cert, old.cert);
   testing::Certificates::Replace(live.key, old.key);
   EXPECT_EQ((*tls)->Current(), first);

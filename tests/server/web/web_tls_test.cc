@@ -16,10 +16,10 @@ namespace {
 
 using testing::CertificateFiles;
 using testing::Certificates;
+using testing::kLoopbackNames;
 using testing::RawConnection;
 using ::testing::HasSubstr;
 
-constexpr char kNames[] = "IP:127.0.0.1,DNS:localhost";
 constexpr char kToken[] = "0123456789abcdef0123";
 
 class WebTlsTest : public testing::WebFixture {
@@ -55,7 +55,7 @@ class WebTlsTest : public testing::WebFixture {
 };
 
 TEST_F(WebTlsTest, PagesAndManyRequestsOfOneConnectionComeThrough) {
-  StartWithTls(made_.Sign("server", kNames));
+  StartWithTls(made_.Sign("server", kLoopbackNames));
   const auto client = Client(made_.ca());
   client->set_keep_alive(true);
   std::size_t page_bytes = 0;
@@ -71,7 +71,7 @@ TEST_F(WebTlsTest, PagesAndManyRequestsOfOneConnectionComeThrough) {
 }
 
 TEST_F(WebTlsTest, WhoDoesNotTrustUsGoesAndWhoTalksInTheClearIsCounted) {
-  StartWithTls(made_.Sign("server", kNames));
+  StartWithTls(made_.Sign("server", kLoopbackNames));
   EXPECT_EQ(StatusOf(made_.other_ca()), 0);
   RawConnection plain(server_->port());
   plain.Send("GET /-/healthy HTTP/1.1\r\n" + HostLine() + "\r\n");
@@ -83,7 +83,7 @@ TEST_F(WebTlsTest, WhoDoesNotTrustUsGoesAndWhoTalksInTheClearIsCounted) {
 }
 
 TEST_F(WebTlsTest, AClientRefusesACertificateThatIsExpiredOrSelfSignedOrOfAnotherName) {
-  for (const CertificateFiles& files : {made_.Sign("old", kNames, "ca", -1), made_.SelfSigned("self", kNames), made_.Sign("elsewhere", "IP:10.9.8.7")}) {
+  for (const CertificateFiles& files : {made_.Sign("old", kLoopbackNames, "ca", -1), made_.SelfSigned("self", kLoopbackNames), made_.Sign("elsewhere", "IP:10.9.8.7")}) {
     StartWithTls(files);
     EXPECT_EQ(StatusOf(made_.ca()), 0) << files.cert;
     server_.reset();
@@ -91,7 +91,7 @@ TEST_F(WebTlsTest, AClientRefusesACertificateThatIsExpiredOrSelfSignedOrOfAnothe
 }
 
 TEST_F(WebTlsTest, MutualTlsTakesClientsOfTheAuthorityOnly) {
-  StartWithTls(made_.Sign("server", kNames), made_.ca());
+  StartWithTls(made_.Sign("server", kLoopbackNames), made_.ca());
   EXPECT_EQ(StatusOf(made_.ca(), made_.Sign("client", "DNS:client")), 200);
   EXPECT_EQ(StatusOf(made_.ca()), 0);
   EXPECT_EQ(StatusOf(made_.ca(), made_.Sign("stranger", "DNS:client", "other_ca")), 0);
@@ -99,12 +99,12 @@ TEST_F(WebTlsTest, MutualTlsTakesClientsOfTheAuthorityOnly) {
 }
 
 TEST_F(WebTlsTest, AReplacedCertificateIsShownToTheNextClientWhileConnectionsGoOn) {
-  const CertificateFiles live = made_.Sign("live", kNames);
+  const CertificateFiles live = made_.Sign("live", kLoopbackNames);
   StartWithTls(live);
   const auto standing = Client(made_.ca());
   standing->set_keep_alive(true);
   ASSERT_EQ(standing->Get("/-/healthy")->status, 200);
-  const CertificateFiles next = made_.Sign("next", kNames, "other_ca");
+  const CertificateFiles next = made_.Sign("next", kLoopbackNames, "other_ca");
   Certificates::Replace(live.cert, next.cert);
   Certificates::Replace(live.key, next.key);
   EXPECT_EQ(StatusOf(made_.ca()), 0);
@@ -115,7 +115,7 @@ TEST_F(WebTlsTest, AReplacedCertificateIsShownToTheNextClientWhileConnectionsGoO
 }
 
 TEST_F(WebTlsTest, ClientsThatBeginAHandshakeAndStopDoNotShutOutTheScrape) {
-  StartWithTls(made_.Sign("server", kNames));
+  StartWithTls(made_.Sign("server", kLoopbackNames));
   std::vector<std::unique_ptr<RawConnection>> slow;
   for (int i = 0; i < 60; ++i) {
     slow.push_back(std::make_unique<RawConnection>(server_->port()));
