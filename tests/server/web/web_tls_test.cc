@@ -83,7 +83,8 @@ TEST_F(WebTlsTest, WhoDoesNotTrustUsGoesAndWhoTalksInTheClearIsCounted) {
 }
 
 TEST_F(WebTlsTest, AClientRefusesACertificateThatIsExpiredOrSelfSignedOrOfAnotherName) {
-  for (const CertificateFiles& files : {made_.Sign("old", kLoopbackNames, "ca", -1), made_.SelfSigned("self", kLoopbackNames), made_.Sign("elsewhere", "IP:10.9.8.7")}) {
+  for (const CertificateFiles& files :
+       {made_.Sign("old", kLoopbackNames, "ca", -1), made_.SelfSigned("self", kLoopbackNames), made_.Sign("elsewhere", "IP:10.9.8.7")}) {
     StartWithTls(files);
     EXPECT_EQ(StatusOf(made_.ca()), 0) << files.cert;
     server_.reset();
