@@ -50,7 +50,35 @@ def _losses(rank, world, directory, results):
             first = own.grad.clone()
             own.grad = None
             (loss * weights).sum().backward()
-            results[number, dtype, rank] = tuple(tensor.detach().cpu() for tensor in (loss, first, own.grad))
+            second, own.grad = own.grad, None
+            inplace_loss, seen = _in_place(own, labels, offset, weights, options)
+            same = torch.equal(inplace_loss, loss) and torch.equal(own.grad, first) and seen
+            results[number, dtype, rank] = tuple(tensor.detach().cpu() for tensor in (loss, first, second)) + (same,)
+
+
+def _in_place(own, labels, offset, weights, options):
+    """The loss, and whether the gradient came in the memory of the logits, which are gone, and came once. A rank without columns has neither."""
+    logits = own * 1.0
+    memory, places = logits.data_ptr(), []
+    logits.register_hook(lambda gradient: places.append(gradient.data_ptr()))
+    loss = lossgauge.vocab_parallel_cross_entropy(logits, labels, vocab_size=COLUMNS, shard_offset=offset, inplace=True, **options)
+    (loss * weights).sum().backward(retain_graph=True)
+    if own.shape[-1] == 0:
+        return loss, places == [memory]
+    try:
+        (loss * weights).sum().backward()
+    except lossgauge.FailedPrecondition as error:
+        return loss, places == [memory] and logits.numel() == 0 and "inplace=True" in str(error)
+    return loss, False
+
+
+def _leaf_in_place(rank, world, directory, results):
+    logits, labels = problem()
+    own = logits[..., :COLUMNS // 2].clone().requires_grad_()
+    try:
+        lossgauge.vocab_parallel_cross_entropy(own, labels, vocab_size=COLUMNS, inplace=True)
+    except lossgauge.InvalidArgument as error:
+        results[rank] = str(error)
 
 
 def _records(rank, world, directory, results):
@@ -158,15 +186,20 @@ class VocabParallel(unittest.TestCase):
                         weights = torch.linspace(-1, 2, ROWS, device="cpu") if options.get("reduction") == "none" else torch.tensor(-2.5, device="cpu")
                         (expected * weights).sum().backward()
                         parts = [results[number, dtype, rank] for rank in range(world)]
-                        for loss, first, second in parts:
+                        for loss, first, second, in_place in parts:
+                            self.assertTrue(in_place, "in place")
                             self.assertTrue(torch.equal(loss, parts[0][0]), "other bits on another rank")
                             torch.testing.assert_close(loss.double().view(-1), expected.detach().view(-1), rtol=2e-6, atol=1e-7)
                             torch.testing.assert_close(first.double(), second.double(), rtol=2e-2, atol=1e-6)
-                        gradient = torch.cat([first for _, first, _ in parts], dim=-1).view(ROWS, COLUMNS)
+                        gradient = torch.cat([part[1] for part in parts], dim=-1).view(ROWS, COLUMNS)
                         self.assertEqual(dtype, gradient.dtype)
                         bound = oracle.gradient_bound(whole.grad, dtype)
                         # Rounded, scaled by a factor that came later, and rounded again: the first half of a unit may be a whole one of the second's.
                         self.assertTrue(bool(((gradient.double() - whole.grad).abs() <= 3 * bound).all()))
+
+    def test_a_leaf_keeps_its_memory(self):
+        for said in run_ranks(self, 2, _leaf_in_place).values():
+            self.assertIn("logits: expected the result of a computation for inplace=True", said)
 
     def test_equal_widths_with_padding_need_no_offsets(self):
         for world in SHARDS:

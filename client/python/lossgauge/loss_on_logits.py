@@ -67,6 +67,11 @@ def cross_entropy(
 def _cross_entropy(logits, labels, gauge, shift, inplace, options):
     wants_gradient = torch.is_grad_enabled() and getattr(logits, "requires_grad", False)
     call, flat_labels, shape = prepare(logits, labels, gauge, shift, options, wants_gradient, inplace)
+    return run(call, logits, flat_labels, shape)
+
+
+def run(call, logits, flat_labels, shape):
+    """The loss of a prepared Call, or with reduction="none" the losses in the shape of its labels."""
     losses = _CrossEntropy.apply(logits, flat_labels, call)
     if call.inplace:
         # Whoever saved the logits for a backward pass finds another version; who holds them finds nothing.
@@ -80,7 +85,7 @@ def prepare(logits, labels, gauge, shift, options, wants_gradient, inplace=False
     labels, flat_labels = check_tensors(logits, labels, shift, options["ignore_index"])
     options = LossOptions(columns=logits.shape[-1], **options)
     if inplace and wants_gradient:
-        _check_inplace(logits)
+        check_inplace(logits)
     gauge = counting_gauge(gauge, options, flat_labels, logits.shape[-1], wants_gradient)
     return Call(options, gauge, wants_gradient, inplace and wants_gradient), flat_labels, labels.shape
 
@@ -137,6 +142,14 @@ class Call:
         factors; a gradient in fp16 needs the loss scale before it is rounded, or it has vanished."""
         return self.wants_gradient and not self.options.per_token and dtype != torch.float16
 
+    def rows(self, logits, labels):
+        """The logits in two dimensions, where that can be without a copy."""
+        return tensors.as_rows(logits)
+
+    def like_logits(self, gradient, shape):
+        """A gradient in rows, in the shape of the logits."""
+        return gradient if gradient.shape == shape else gradient.view(shape)
+
     def args(self, rows, labels, gradient=None, gauge=True):
         args = library.new("cross_entropy_args")
         return args, self.fill(args, rows, labels, gradient, gauge)
@@ -170,7 +183,7 @@ class Call:
         del alive
 
 
-def _check_inplace(logits):
+def check_inplace(logits):
     if tensors.as_rows(logits.detach()).data_ptr() != logits.data_ptr():
         refuse("logits", "rows with unit column stride for inplace=True", "strides {}".format(list(logits.stride())))
     expect(not (logits.requires_grad and logits.is_leaf), "logits", "the result of a computation for inplace=True", "a leaf that wants its own gradient")
@@ -187,7 +200,7 @@ _new_version = getattr(torch.autograd.graph, "increment_version", _write_nothing
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, labels, call):
-        rows = tensors.as_rows(logits)
+        rows = call.rows(logits, labels)
         if call.inplace:
             rows = rows.detach()  # a tensor of its own: the caller's loses its memory
         gradient = None
@@ -211,11 +224,11 @@ class _CrossEntropy(torch.autograd.Function):
         upstream = upstream.to(torch.float32)
         used, ctx.used = ctx.used, True
         gradient, ctx.gradient = ctx.gradient, None
+        call = ctx.call
         if gradient is not None:
             # Handed out once: autograd may add to it, so that a second pass starts from the logits.
             scale(gradient, upstream)
-            return gradient if gradient.shape == ctx.shape else gradient.view(ctx.shape), None, None
-        call = ctx.call
+            return call.like_logits(gradient, ctx.shape), None, None
         if call.inplace:
             if used:
                 raise FailedPrecondition("backward: the gradient took the logits' memory (inplace=True) and was handed out; a second pass has nothing to start from")
@@ -224,10 +237,10 @@ class _CrossEntropy(torch.autograd.Function):
             gradient = rows
         else:
             labels, logits = ctx.saved_tensors
-            rows = tensors.as_rows(logits)
+            rows = call.rows(logits, labels)
             gradient = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
         call.gradient(rows, labels, upstream, gradient)
-        return gradient.view(ctx.shape), None, None
+        return call.like_logits(gradient, ctx.shape), None, None
 
 
 _second_order_refused = once_differentiable(_CrossEntropy.first_order)

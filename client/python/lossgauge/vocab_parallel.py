@@ -9,7 +9,7 @@ from . import library, tensors
 from .arguments import expect, integer
 from .compiling import outside_graphs
 from .errors import FailedPrecondition
-from .loss_on_logits import Call, check_tensors, counting_gauge, scale
+from .loss_on_logits import Call, check_inplace, check_tensors, counting_gauge, run
 from .options import LossOptions, set_upstream
 
 
@@ -30,13 +30,14 @@ def vocab_parallel_cross_entropy(
     logit_softcap=None,
     denominator=None,
     shift=False,
+    inplace=False,
     grad_scale=None,
     block=None,
     position_base=None,
 ):
     """Cross-entropy of logits of which this rank holds the columns `logits` [..., columns]; options as in cross_entropy. The loss has the same bits on all
     ranks of the group, the gradient is of the rank's own columns. All ranks call it in the same order, with the same labels (numbers in the whole vocabulary)
-    and options. One all-gather of 128 + 64 * rows bytes a rank by the group's own backend, on the logits' device; on CPUs behind one of a number.
+    and options (`inplace` aside). One all-gather of 128 + 64 * rows bytes a rank by the group's own backend, on the logits' device; on CPUs behind one of a number.
 
     vocab_size: real columns V over all ranks; None: the gauge's.
     shard_offset: this rank's first column; None: rank * columns, as where all ranks hold equally many. Ranks need not be in the order of their columns.
@@ -51,19 +52,20 @@ def vocab_parallel_cross_entropy(
     options = dict(
         ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
         logit_softcap=logit_softcap, denominator=denominator, vocab_size=None, grad_scale=grad_scale, block=block, position_base=position_base)
-    return outside_graphs(_vocab_parallel_cross_entropy, logits, labels, gauge, shift, process_group, (vocab_size, shard_offset, shard_columns), options)
+    return outside_graphs(_vocab_parallel_cross_entropy, logits, labels, gauge, shift, inplace, process_group, (vocab_size, shard_offset, shard_columns), options)
 
 
-def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, process_group, shard, options):
+def _vocab_parallel_cross_entropy(logits, labels, gauge, shift, inplace, process_group, shard, options):
     labels, flat_labels = check_tensors(logits, labels, shift, options["ignore_index"])
     group = Group(process_group)
     shard = Shard(group, logits.shape[-1], gauge, *shard)
     wants_gradient = torch.is_grad_enabled() and logits.requires_grad
+    inplace = inplace and wants_gradient and logits.shape[-1] > 0
+    if inplace:
+        check_inplace(logits)
     options = LossOptions(columns=logits.shape[-1], **options)
     gauge = counting_gauge(gauge, options, flat_labels, shard.vocab_size, wants_gradient)
-    call = _ShardCall(options, gauge, wants_gradient, group, shard)
-    losses = _VocabParallelCrossEntropy.apply(logits, flat_labels, call)
-    return losses.view(labels.shape) if call.options.per_token else losses
+    return run(_ShardCall(options, gauge, wants_gradient, inplace, group, shard), logits, flat_labels, labels.shape)
 
 
 class Group:
@@ -120,11 +122,18 @@ class Shard:
 
 
 class _ShardCall(Call):
-    def __init__(self, options, gauge, wants_gradient, group, shard):
-        super().__init__(options, gauge, wants_gradient)
+    def __init__(self, options, gauge, wants_gradient, inplace, group, shard):
+        super().__init__(options, gauge, wants_gradient, inplace)
         self.group = group
         self.shard = shard
         self.gathered = None
+
+    def rows(self, logits, labels):
+        # A rank without columns has one of padding.
+        return super().rows(logits, labels) if logits.shape[-1] else logits.new_empty(labels.numel(), 1)
+
+    def like_logits(self, gradient, shape):
+        return super().like_logits(gradient, shape) if shape[-1] else gradient.new_empty(shape)
 
     def args(self, rows, labels, gradient=None, gauge=True):
         args = library.new("vocab_parallel_args")
@@ -152,35 +161,3 @@ class _ShardCall(Call):
         alive.append(set_upstream(args.loss, upstream))
         library.call("vocab_parallel_finish", ctypes.byref(args), self.gathered.data_ptr())
         del alive
-
-
-def _rows(logits, count):
-    """A rank without columns has one of padding."""
-    return tensors.as_rows(logits) if logits.shape[-1] else logits.new_empty(count, 1)
-
-
-class _VocabParallelCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, logits, labels, call):
-        rows = _rows(logits, labels.numel())
-        gradient = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device) if call.at_once(rows.dtype) else None
-        losses = call.loss(rows, labels, gradient)
-        ctx.call, ctx.gradient = call, gradient
-        if call.wants_gradient:
-            ctx.save_for_backward(labels, logits)
-        return losses
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, upstream):
-        upstream = upstream.to(torch.float32)
-        labels, logits = ctx.saved_tensors
-        # Handed out once: autograd may add to it, so that a second pass starts from the logits.
-        gradient, ctx.gradient = ctx.gradient, None
-        if gradient is not None:
-            scale(gradient, upstream)
-        else:
-            rows = _rows(logits, labels.numel())
-            gradient = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
-            ctx.call.gradient(rows, labels, upstream, gradient)
-        return gradient.view(logits.shape) if logits.shape[-1] else torch.zeros_like(logits), None, None
