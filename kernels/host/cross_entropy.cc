@@ -62,10 +62,6 @@ int CheckAndRun(const lg_cross_entropy_args* given, LossPurpose purpose, const c
     const void* where = args.rows > 0 ? args.logits : args.loss;
     if (backend->DeviceOf(where) >= 0) return Guarded(function, kDeviceBookkeeping, [&] { return backend->CrossEntropy(args, purpose, function); });
   }
-  const bool has_tensors = args.rows > 0 || args.loss != nullptr;  // without any, the stream may be a device's
-  if (args.stream != nullptr && has_tensors) {
-    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
-  }
   if (const int code = CheckHostTensors(args, function); code != LG_OK) return code;
   return Guarded(function, "the scratch of a row for each thread", [&] { return Run(args, purpose); });
 }
@@ -105,9 +101,6 @@ int lg_scale_gradient(const lg_scale_gradient_args* given) {
     if (backend->DeviceOf(args.grad) >= 0) {
       return lossgauge::Guarded("lg_scale_gradient", lossgauge::kDeviceBookkeeping, [&] { return backend->ScaleGradient(args); });
     }
-  }
-  if (args.stream != nullptr) {
-    return lossgauge::SetError(LG_UNIMPLEMENTED, "lg_scale_gradient: stream: expected NULL for a gradient in host memory, got a stream");
   }
   if (const int code = lossgauge::CheckHostTensors(args, "lg_scale_gradient"); code != LG_OK) return code;
   lossgauge::cpu::ScaleJob job = lossgauge::MakeScaleJob(args);

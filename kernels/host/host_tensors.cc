@@ -27,6 +27,12 @@ int CheckHost(const NamedPointer (&pointers)[kCount], const char* function) {
   return LG_OK;
 }
 
+// Last: of tensors that are partly a device's, the stream is not what is wrong.
+int CheckNoStream(const void* stream, const char* function) {
+  if (stream == nullptr) return LG_OK;
+  return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
+}
+
 int CheckLossTensors(const lg_cross_entropy_args& args, const char* function) {
   const bool rows = args.rows > 0;
   const NamedPointer pointers[] = {{"targets", args.targets, rows},       {"losses", args.losses, rows},
@@ -40,8 +46,10 @@ int CheckLossTensors(const lg_cross_entropy_args& args, const char* function) {
 
 int CheckHostTensors(const lg_cross_entropy_args& args, const char* function) noexcept {
   const NamedPointer pointers[] = {{"logits", args.logits, args.rows > 0}, {"grad_logits", args.grad_logits, args.rows > 0}};
-  const int code = CheckHost(pointers, function);
-  return code == LG_OK ? CheckLossTensors(args, function) : code;
+  if (const int code = CheckHost(pointers, function); code != LG_OK) return code;
+  if (const int code = CheckLossTensors(args, function); code != LG_OK) return code;
+  const bool has_tensors = args.rows > 0 || args.loss != nullptr;  // without any, the stream may be a device's
+  return has_tensors ? CheckNoStream(args.stream, function) : static_cast<int>(LG_OK);
 }
 
 int CheckHostTensors(const lg_linear_cross_entropy_args& args, const char* function) noexcept {
@@ -50,13 +58,15 @@ int CheckHostTensors(const lg_linear_cross_entropy_args& args, const char* funct
                                    {"bias", args.bias, rows},               {"grad_hidden", args.grad_hidden, rows},
                                    {"grad_weight", args.grad_weight, true}, {"grad_bias", args.grad_bias, true},
                                    {"workspace", args.workspace, true}};
-  const int code = CheckHost(pointers, function);
-  return code == LG_OK ? CheckLossTensors(args.loss, function) : code;
+  if (const int code = CheckHost(pointers, function); code != LG_OK) return code;
+  const int code = CheckLossTensors(args.loss, function);
+  return code == LG_OK ? CheckNoStream(args.loss.stream, function) : code;
 }
 
 int CheckHostTensors(const lg_scale_gradient_args& args, const char* function) noexcept {
   const NamedPointer pointers[] = {{"grad", args.grad, true}, {"upstream", args.upstream, true}};
-  return CheckHost(pointers, function);
+  const int code = CheckHost(pointers, function);
+  return code == LG_OK ? CheckNoStream(args.stream, function) : code;
 }
 
 }  // namespace lossgauge

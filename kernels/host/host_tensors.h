@@ -1,4 +1,4 @@
-// Tensors of a call that runs on the host: none may be a device's, whose memory the host can neither read nor write without ending the process.
+// Tensors of a call that runs on the host: none may be a device's, whose memory the host can neither read nor write without ending the process; nor is there a stream.
 #ifndef LOSSGAUGE_KERNELS_HOST_HOST_TENSORS_H_
 #define LOSSGAUGE_KERNELS_HOST_HOST_TENSORS_H_
 

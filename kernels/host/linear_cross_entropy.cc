@@ -19,10 +19,7 @@ int ReadAndCheck(const Args* given, LinearPurpose purpose, const char* function,
   if (const int code = CheckLinearArguments(*args, purpose, function); code != LG_OK) return code;
   *backend = LinearBackendOf(*args);
   ResolveLogitsType(args, *backend != nullptr ? args->dtype : static_cast<std::int32_t>(LG_FP32));
-  if (*backend == nullptr && args->loss.stream != nullptr) {
-    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
-  }
-  return LG_OK;
+  return *backend == nullptr ? CheckHostTensors(*args, function) : static_cast<int>(LG_OK);
 }
 
 int Run(const Args* given, LossPurpose purpose, const char* function) noexcept {
@@ -36,7 +33,6 @@ int Run(const Args* given, LossPurpose purpose, const char* function) noexcept {
     args.loss.losses = args.loss.log_z = args.loss.loss = nullptr;
   }
   if (backend != nullptr) return Guarded(function, kDeviceBookkeeping, [&] { return backend->LinearCrossEntropy(args, purpose, function); });
-  if (const int code = CheckHostTensors(args, function); code != LG_OK) return code;
   return Guarded(function, "the workspace; lg_linear_cross_entropy_plan tells its size, memory_budget bounds it",
                  [&] { return RunLinearOnCpu(args, purpose, function); });
 }

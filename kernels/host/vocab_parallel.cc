@@ -40,11 +40,6 @@ DeviceBackend* DeviceBackendOf(const Args& args, const void* exchanged) {
   return nullptr;
 }
 
-int CheckHost(const Args& args, const char* function) {
-  if (args.loss.stream == nullptr) return CheckHostTensors(args.loss, function);
-  return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
-}
-
 int SetNoDevice(const char* function) {
   return SetError(LG_UNIMPLEMENTED, "%s: communicator: expected a build with CUDA and a device: NCCL exchanges memory of devices only", function);
 }
@@ -114,7 +109,7 @@ int lg_vocab_parallel_begin(const lg_vocab_parallel_args* given, void* contribut
   if (auto* backend = lossgauge::DeviceBackendOf(args, contribution)) {
     return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] { return backend->VocabParallelBegin(args, contribution, function); });
   }
-  if (const int code = lossgauge::CheckHost(args, function); code != LG_OK) return code;
+  if (const int code = lossgauge::CheckHostTensors(args.loss, function); code != LG_OK) return code;
   return lossgauge::Guarded(function, lossgauge::kShardScratch, [&] { return lossgauge::Begin(args, static_cast<unsigned char*>(contribution)); });
 }
 
@@ -126,7 +121,7 @@ int lg_vocab_parallel_finish(const lg_vocab_parallel_args* given, const void* ga
   if (auto* backend = lossgauge::DeviceBackendOf(args, gathered)) {
     return lossgauge::Guarded(function, lossgauge::kDeviceBookkeeping, [&] { return backend->VocabParallelFinish(args, gathered, function); });
   }
-  if (const int code = lossgauge::CheckHost(args, function); code != LG_OK) return code;
+  if (const int code = lossgauge::CheckHostTensors(args.loss, function); code != LG_OK) return code;
   return lossgauge::Guarded(function, lossgauge::kShardScratch,
                             [&] { return lossgauge::Finish(args, static_cast<const unsigned char*>(gathered), function); });
 }

@@ -20,11 +20,9 @@ int ReadAndCheck(const Args* given, LinearPurpose purpose, const char* function,
   *backend = LinearBackendOf(call->linear);
   ResolveLogitsType(call, *backend != nullptr ? call->linear.dtype : static_cast<std::int32_t>(LG_FP32));
   if (*backend != nullptr) return LG_OK;
+  if (const int code = CheckHostTensors(call->linear, function); code != LG_OK) return code;
   if (call->communicator != nullptr) {
     return SetError(LG_UNIMPLEMENTED, "%s: communicator: expected NULL for tensors in host memory (NCCL exchanges memory of devices only), got one", function);
-  }
-  if (call->linear.loss.stream != nullptr) {
-    return SetError(LG_UNIMPLEMENTED, "%s: stream: expected NULL for tensors in host memory, got a stream", function);
   }
   return LG_OK;
 }
@@ -37,7 +35,6 @@ int Run(const Args* given) noexcept {
   Gauge* const gauge = call.linear.loss.gauge;
   if (gauge != nullptr && gauge->closed()) return SetError(LG_FAILED_PRECONDITION, "%s: gauge: is closed", function);
   if (backend != nullptr) return Guarded(function, kDeviceBookkeeping, [&] { return backend->VocabParallelLinear(call, function); });
-  if (const int code = CheckHostTensors(call.linear, function); code != LG_OK) return code;
   return Guarded(function, "the workspace; lg_vocab_parallel_linear_plan tells its size", [&] { return RunShardedLinearOnCpu(call, function); });
 }
 

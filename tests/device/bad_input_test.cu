@@ -71,19 +71,22 @@ TEST_F(BadInput, APointerThatIsNotAlignedToItsElementsIsRefused) {
   ExpectRefused("logits", "aligned", [=](auto* a) { a->logits_dtype = LG_BF16, a->logits = off(a->logits, 1); });
   ExpectRefused("targets", "aligned", [=](auto* a) { a->targets = off(a->targets, 2); });  // 8-byte ones are read in halves
   ExpectRefused("targets", "aligned", [=](auto* a) { a->target_dtype = LG_INT32, a->targets = off(a->targets, 2); });
-  ExpectRefused("losses", "aligned", [=](auto* a) { a->losses = static_cast<float*>(off(a->losses, 2)); });
-  ExpectRefused("log_z", "aligned", [=](auto* a) { a->log_z = static_cast<float*>(off(a->losses, 1)); });
+  ExpectRefused("losses", "aligned", [=](auto* a) { a->losses = static_cast<float*>(off(a->losses, 2)), a->log_z = nullptr; });
+  ExpectRefused("log_z", "aligned", [=](auto* a) { a->log_z = static_cast<float*>(off(a->losses, 1)), a->losses = nullptr; });
   ExpectRefused("loss", "aligned", [=](auto* a) { a->loss = static_cast<float*>(off(a->loss, 3)); });
-  ExpectRefused("grad_logits", "aligned", [=](auto* a) { a->grad_logits = off(a->grad_logits, 2); });
-  ExpectRefused("upstream", "aligned", [=](auto* a) { a->upstream = static_cast<float*>(off(a->losses, 2)); });
-  ExpectRefused("grad_scale", "aligned", [=](auto* a) { a->grad_scale = static_cast<float*>(off(a->losses, 2)); });
+  ExpectRefused("grad_logits", "aligned", [=](auto* a) { a->grad_logits = off(a->grad_logits, 2), a->losses = nullptr; });  // losses lie behind it
+  ExpectRefused("upstream", "aligned", [=](auto* a) { a->upstream = static_cast<float*>(off(a->losses, 2)), a->losses = nullptr; });
+  ExpectRefused("grad_scale", "aligned", [=](auto* a) { a->grad_scale = static_cast<float*>(off(a->losses, 2)), a->losses = nullptr; });
   ExpectRefused("positions", "aligned", [=](auto* a) { a->positions = static_cast<int64_t*>(off(a->targets, 4)); });
   ExpectRefused("denominator_pointer", "aligned", [=](auto* a) { a->denominator_pointer = static_cast<double*>(off(a->targets, 4)); });
   ExpectOnlyGoodCallsCounted();
 }
 
 TEST_F(BadInput, MoreColumnsThanADeviceTakesAreRefused) {
-  ExpectRefused("columns", "2^30", [](auto* a) { a->columns = (1ll << 30) + 1, a->rows = 1, a->grad_logits = nullptr; });
+  ExpectRefused("columns", "2^30", [](auto* a) {
+    a->columns = (1ll << 30) + 1, a->rows = 1;
+    a->grad_logits = nullptr, a->losses = a->loss = nullptr;  // they would lie inside such a row
+  });
 }
 
 TEST_F(BadInput, OutOfRangeTargetsAddNothingAndAreCounted) {

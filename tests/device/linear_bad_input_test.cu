@@ -108,7 +108,11 @@ TEST_F(LinearBadInput, WhatIsMisalignedOrTooSmallIsRefused) {
 TEST_F(LinearBadInput, WhatADeviceDoesNotTakeIsRefused) {
   ExpectRefused("logits_dtype", "on a device", [](LinearArgs* a) { a->logits_dtype = LG_FP32; }, LG_UNIMPLEMENTED);
   ExpectRefused("head_grad_dtype", "2", [](LinearArgs* a) { a->head_grad_dtype = LG_FP16; });
-  ExpectRefused("rows", "2^30", [](LinearArgs* a) { a->rows = (1ll << 30) + 1, a->grad_hidden = nullptr, a->loss.losses = a->loss.log_z = nullptr; });
+  ExpectRefused("rows", "2^30", [](LinearArgs* a) {
+    a->rows = (1ll << 30) + 1;
+    a->grad_hidden = a->grad_weight = a->grad_bias = nullptr;  // they and what follows would lie inside so many rows
+    a->loss.losses = a->loss.log_z = a->loss.loss = nullptr;
+  });
   ExpectRefused("hidden_stride", "2^31 bytes", [](LinearArgs* a) { a->rows = 1, a->hidden_stride = 1ll << 30; });
 }
 

@@ -89,7 +89,10 @@ class Features(unittest.TestCase):
 
             functions = [of_logits, of_hidden, in_place, checkpointed, checkpointed_again]
             if compiles:
-                torch._dynamo.reset()  # what it compiled is of another import of the package
+                # What it compiled is of another import of the package, and so are the modules that it keeps by name beside the frame that it compiled.
+                torch._dynamo.reset()
+                for name in [name for name in globals() if name.startswith("__import_lossgauge")]:
+                    del globals()[name]
                 functions.append(torch.compile(of_logits, backend="eager"))
             for function in functions:
                 leaf.grad = None

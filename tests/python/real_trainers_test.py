@@ -49,16 +49,22 @@ class HuggingFace(unittest.TestCase):
     def test_steps_denominators_and_events(self):
         config = transformers.LlamaConfig(
             vocab_size=COLUMNS, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=LENGTH)
-        data = examples(12)
+        data, held_out = examples(12), examples(4)
         with tempfile.TemporaryDirectory() as directory:
             arguments = transformers.TrainingArguments(
                 output_dir=directory + "/out", max_steps=2, per_device_train_batch_size=2, gradient_accumulation_steps=3, report_to=[], save_strategy="no",
                 eval_strategy="steps", eval_steps=1, logging_steps=1, lr_scheduler_type="linear", learning_rate=1e-3, max_grad_norm=0.5,
                 use_cpu=not ON_CUDA, disable_tqdm=True, dataloader_num_workers=0)
-            trainer = transformers.Trainer(model=transformers.LlamaForCausalLM(config), args=arguments, train_dataset=data, eval_dataset={"one": data[:2], "two": data[2:4]})
+            trainer = transformers.Trainer(model=transformers.LlamaForCausalLM(config), args=arguments, train_dataset=data, eval_dataset={"one": held_out[:2], "two": held_out[2:]})
             order = []
             collate = trainer.data_collator
-            trainer.data_collator = lambda batch: order.append(batch) or collate(batch)
+
+            def collate_noted(batch):
+                if any(batch[0] is example for example in data):  # the same function collates what is held out
+                    order.append(batch)
+                return collate(batch)
+
+            trainer.data_collator = collate_noted
             gauge = lossgauge.Gauge(run="hf", ring_dir=directory, gradient_reduction="sum")
             path = gauge.state().steps_path
             huggingface.attach(trainer, gauge)

@@ -75,6 +75,7 @@ TEST_F(MixedMemory, ADevicesTensorBesideLogitsOfTheHostIsRefused) {
     ExpectRefused<Args>(lg_cross_entropy, loss_, argument, "memory of device 3", spoil);
   };
   refused("targets", [](Args* a) { a->targets = OnDevice<void>(); });
+  refused("targets", [](Args* a) { a->targets = OnDevice<void>(), a->stream = OnDevice<void>(); });  // not for its stream
   refused("grad_logits", [](Args* a) { a->grad_logits = OnDevice<void>(); });
   refused("losses", [](Args* a) { a->losses = OnDevice<float>(); });
   refused("log_z", [](Args* a) { a->log_z = OnDevice<float>(); });
@@ -93,6 +94,7 @@ TEST_F(MixedMemory, ADevicesTensorBesideHiddenStatesOfTheHostIsRefused) {
     ExpectRefused<Args>(lg_linear_cross_entropy_backward, linear_, argument, "memory of device 3", spoil);
   };
   refused("weight", [](Args* a) { a->weight = OnDevice<void>(); });
+  refused("weight", [](Args* a) { a->weight = OnDevice<void>(), a->loss.stream = OnDevice<void>(); });  // not for its stream
   refused("bias", [](Args* a) { a->bias = OnDevice<void>(); });
   refused("grad_hidden", [](Args* a) { a->grad_hidden = OnDevice<void>(); });
   refused("grad_weight", [](Args* a) { a->grad_weight = OnDevice<void>(); });
@@ -110,6 +112,7 @@ TEST_F(MixedMemory, ADevicesTensorBesideAShardsHiddenStatesOfTheHostIsRefused) {
   args.linear = &linear_;
   ASSERT_EQ(lg_vocab_parallel_linear_cross_entropy(&args), LG_OK) << lg_last_error();
   linear_.weight = OnDevice<void>();
+  linear_.loss.stream = args.communicator = OnDevice<void>();
   EXPECT_EQ(lg_vocab_parallel_linear_cross_entropy(&args), LG_INVALID_ARGUMENT);
   EXPECT_THAT(lg_last_error(), HasSubstr("lg_vocab_parallel_linear_cross_entropy: weight: expected host memory"));
 }
@@ -121,6 +124,7 @@ TEST_F(MixedMemory, ADevicesFactorForAGradientOfTheHostIsRefused) {
   args.rows = 2;
   args.columns = 4;
   args.upstream = OnDevice<float>();
+  args.stream = OnDevice<void>();
   EXPECT_EQ(lg_scale_gradient(&args), LG_INVALID_ARGUMENT);
   EXPECT_THAT(lg_last_error(), HasSubstr("lg_scale_gradient: upstream: expected host memory"));
 }
