@@ -44,7 +44,7 @@ absl::StatusOr<httplib::Headers> ReadHeaders(const RemoteWriteOptions& options) 
 
 }  // namespace
 
-std::string EncodeWriteRequest(std::string_view run, const std::vector<TimedStep>& steps, const SinkLabels& labels, std::uint64_t* samples) {
+std::string EncodeWriteBody(std::string_view run, const std::vector<TimedStep>& steps, const SinkLabels& labels, std::uint64_t* samples) {
   prompb::WriteRequest request;
   *samples = 0;
   for (const StepSeries& series : AllStepSeries()) {
@@ -70,7 +70,10 @@ std::string EncodeWriteRequest(std::string_view run, const std::vector<TimedStep
       ++*samples;
     }
   }
-  return request.SerializeAsString();
+  const std::string plain = request.SerializeAsString();
+  std::string body;
+  snappy::Compress(plain.data(), plain.size(), &body);
+  return body;
 }
 
 struct RemoteWriteSink::Connection {
@@ -148,12 +151,11 @@ SinkAnswer RemoteWriteSink::Send(std::string_view run, const std::vector<TimedSt
     return answer;
   }
   std::uint64_t samples = 0;
-  const std::string plain = EncodeWriteRequest(run, steps, options_.labels, &samples);
   httplib::Request request;
   request.method = "POST";
   request.path = options_.url.path;
   request.headers = connection_->headers;
-  snappy::Compress(plain.data(), plain.size(), &request.body);
+  request.body = EncodeWriteBody(run, steps, options_.labels, &samples);
   // The status counts even if the body is cut off: a receiver may not keep us reading.
   int status = 0;
   std::string retry_after;

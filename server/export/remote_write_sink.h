@@ -26,8 +26,8 @@ struct RemoteWriteOptions {
   std::string user_agent = "lossgauged";
 };
 
-// The request's body before compression.
-std::string EncodeWriteRequest(std::string_view run, const std::vector<TimedStep>& steps, const SinkLabels& labels, std::uint64_t* samples);
+// The request's body, compressed. `run`: valid UTF-8, not empty; `labels` as of ParseLabels.
+std::string EncodeWriteBody(std::string_view run, const std::vector<TimedStep>& steps, const SinkLabels& labels, std::uint64_t* samples);
 
 class RemoteWriteSink final : public StepSink {
  public:
