@@ -20,6 +20,8 @@ inline constexpr std::uint32_t kStepWords = 76;  // words 1 to 76 of lg_step_rec
 inline constexpr std::uint32_t kMaxStepWords = LG_MAX_SLOT_BYTES / 8;
 inline constexpr std::uint32_t kMaxProducerNumber = 1u << 20;
 inline constexpr std::uint32_t kMaxWorldSize = 1u << 20;
+// Of a record or event: a thousand a second for 500 years. What gaps can add up to over all producers stays far below 2^64.
+inline constexpr std::uint64_t kMaxPublication = std::uint64_t{1} << 44;
 inline constexpr std::uint64_t kMaxLostRecords = std::uint64_t{1} << 40;  // of one range: more no ring can have had
 
 void WriteProducer(const state::ProducerInfo& info, std::uint32_t number, v1::Item::Producer* out);

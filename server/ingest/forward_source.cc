@@ -91,14 +91,42 @@ bool ForwardSource::Reaches(const state::ProducerInfo& info) const {
   return IsHeard(sender, clock_->NowNs()) && sender.received >= sender.newest_at_hello;
 }
 
+bool ForwardSource::Claim(Producer* producer) {
+  if (producer->is_claimed) return true;
+  auto& runs = producer->owner->runs;
+  const auto found = runs.find(producer->info->run);
+  if (found == runs.end() && options_.max_runs_per_sender > 0 && runs.size() >= options_.max_runs_per_sender) return false;
+  ++runs[producer->info->run];
+  producer->is_claimed = true;
+  return true;
+}
+
+void ForwardSource::Release(Producer* producer) {
+  if (!producer->is_claimed) return;
+  producer->is_claimed = false;
+  const auto found = producer->owner->runs.find(producer->info->run);
+  if (--found->second == 0) producer->owner->runs.erase(found);
+}
+
+void ForwardSource::RefuseForRuns(Producer* producer, state::TimeNs now_ns) {
+  producer->fate = Producer::Fate::kRefused;
+  producer->next_ask_ns = now_ns + options_.retry_refused_ns;
+  Refuse(producer->owner, "max_runs_per_sender",
+         absl::StrCat(Described(*producer->info), " is refused: ", options_.max_runs_per_sender,
+                      " runs of this node are not over, and that is as many as one may have (--max_runs_per_sender)"));
+}
+
 void ForwardSource::Ask(Sender* sender, Producer* producer, state::TimeNs now_ns) {
   if (now_ns < producer->next_ask_ns) return;
   const state::ResumePosition before = cursors_->FindCursor(producer->info->segment);
   if (before.ended) {
     producer->fate = Producer::Fate::kOver;
+    Release(producer);
     return;
   }
+  if (!Claim(producer)) return RefuseForRuns(producer, now_ns);
   if (!sink_->OnProducer(producer->info)) {
+    Release(producer);
     producer->fate = Producer::Fate::kRefused;
     producer->next_ask_ns = now_ns + options_.retry_refused_ns;
     Refuse(sender, "producer", absl::StrCat(Described(*producer->info), " is refused: run or rank limit, another layout than its run has, or a second "
@@ -139,7 +167,10 @@ absl::Status ForwardSource::TellProducer(Sender* sender, const v1::Item::Produce
     Refuse(sender, "second_sender", absl::StrCat(Described(*producer->info), " is already forwarded by node \"", producer->owner->node, "\""));
     return absl::OkStatus();
   }
-  producer->owner = sender;
+  if (producer->owner != sender) {
+    if (producer->owner != nullptr) Release(producer.get());
+    producer->owner = sender;
+  }
   producer->last_item_ns = now_ns;
   sender->by_number[item.number()] = producer.get();
   Ask(sender, producer.get(), now_ns);
@@ -174,14 +205,15 @@ void ForwardSource::CountGap(Producer* producer, bool events, std::uint64_t firs
   *next = std::max(*next, first);
 }
 
-void ForwardSource::Hold(Unacknowledged* held, const Producer& producer) {
-  for (Held& entry : held->held) {
-    if (entry.segment != producer.info->segment) continue;
-    entry.steps_end = producer.next_steps;
-    entry.events_end = producer.next_events;
+void ForwardSource::Hold(Unacknowledged* held, Producer* producer) {
+  const Held now = {producer->info->segment, producer->next_steps, producer->next_events};
+  if (producer->held_by == held->number) {
+    held->held[producer->held_at] = now;
     return;
   }
-  held->held.push_back({producer.info->segment, producer.next_steps, producer.next_events});
+  producer->held_by = held->number;
+  producer->held_at = held->held.size();
+  held->held.push_back(now);
 }
 
 absl::Status ForwardSource::ReadSteps(Sender* sender, const v1::Item::StepRecords& item, const BatchTimes& times, Unacknowledged* held) {
@@ -190,8 +222,8 @@ absl::Status ForwardSource::ReadSteps(Sender* sender, const v1::Item::StepRecord
     return absl::InvalidArgumentError(absl::StrCat("steps.words: expected a multiple of ", bytes, " bytes, got ", item.words().size()));
   }
   const std::size_t count = item.words().size() / bytes;
-  if (item.first_publication() == 0 || item.first_publication() > (std::uint64_t{1} << 62)) {
-    return absl::InvalidArgumentError(absl::StrCat("steps.first_publication: expected 1 to 2^62, got ", item.first_publication()));
+  if (item.first_publication() == 0 || item.first_publication() > kMaxPublication) {
+    return absl::InvalidArgumentError(absl::StrCat("steps.first_publication: expected 1 to 2^44, got ", item.first_publication()));
   }
   const auto found = Find(sender, item.producer(), "steps", times.now_ns);
   if (!found.ok()) return found.status();
@@ -224,13 +256,13 @@ absl::Status ForwardSource::ReadSteps(Sender* sender, const v1::Item::StepRecord
     result_.oldest_age_ns = std::max(result_.oldest_age_ns, times.now_ns - times.Ours(item.received_ns()));
     ++result_.records;
   }
-  Hold(held, *producer);
+  Hold(held, producer);
   return absl::OkStatus();
 }
 
 absl::Status ForwardSource::ReadEvent(Sender* sender, const v1::Item::EventRecord& item, const BatchTimes& times, Unacknowledged* held) {
-  if (item.publication() == 0 || item.publication() > (std::uint64_t{1} << 62)) {
-    return absl::InvalidArgumentError(absl::StrCat("event.publication: expected 1 to 2^62, got ", item.publication()));
+  if (item.publication() == 0 || item.publication() > kMaxPublication) {
+    return absl::InvalidArgumentError(absl::StrCat("event.publication: expected 1 to 2^44, got ", item.publication()));
   }
   const auto found = Find(sender, item.producer(), "event", times.now_ns);
   if (!found.ok()) return found.status();
@@ -241,7 +273,7 @@ absl::Status ForwardSource::ReadEvent(Sender* sender, const v1::Item::EventRecor
   }
   if (item.publication() < producer->next_events) {
     ++stats_.ingest["records_repeated"];
-    Hold(held, *producer);
+    Hold(held, producer);
     return absl::OkStatus();
   }
   CountGap(producer, true, item.publication(), times.now_ns);
@@ -256,12 +288,12 @@ absl::Status ForwardSource::ReadEvent(Sender* sender, const v1::Item::EventRecor
     sink_->OnEvent(std::move(event));
     ++result_.records;
   }
-  Hold(held, *producer);
+  Hold(held, producer);
   return absl::OkStatus();
 }
 
 absl::Status ForwardSource::ReadLost(Sender* sender, const v1::Item::LostRange& item, const BatchTimes& times, Unacknowledged* held) {
-  if (item.first_publication() == 0 || item.first_publication() > (std::uint64_t{1} << 62) || item.records() == 0 || item.records() > kMaxLostRecords) {
+  if (item.first_publication() == 0 || item.first_publication() > kMaxPublication || item.records() == 0 || item.records() > kMaxLostRecords) {
     return absl::InvalidArgumentError(absl::StrCat("lost: ", item.records(), " records from publication ", item.first_publication(), " make no sense"));
   }
   const auto found = Find(sender, item.producer(), "lost", times.now_ns);
@@ -277,7 +309,7 @@ absl::Status ForwardSource::ReadLost(Sender* sender, const v1::Item::LostRange& 
     *next = end;
     if (!item.events()) producer->is_new = false;
   }
-  Hold(held, *producer);
+  Hold(held, producer);
   return absl::OkStatus();
 }
 
@@ -290,6 +322,13 @@ absl::Status ForwardSource::ReadLiveness(Sender* sender, const v1::Item::Livenes
   report.producer = producer->info;
   report.time_ns = times.Ours(item.seen_ns());
   producer->alive = report.producer_state == state::ProducerState::kLive || report.producer_state == state::ProducerState::kFrozen;
+  // What is over makes room, here as in the book; what comes back needs it again.
+  if (!producer->alive && report.drained) {
+    Release(producer);
+  } else if (!Claim(producer)) {
+    RefuseForRuns(producer, times.now_ns);
+    return absl::OkStatus();
+  }
   sink_->OnLiveness(report);
   return absl::OkStatus();
 }
@@ -318,6 +357,7 @@ void ForwardSource::ReadBatch(Sender* sender, const v1::Batch& batch, state::Tim
   ++stats_.ingest["batches"];
   BatchTimes times{now_ns, batch.sent_ns()};
   Unacknowledged held;
+  held.number = ++batches_read_;
   held.sequence = batch.sequence();
   for (const v1::Item& item : batch.items()) {
     const absl::Status status = ReadItem(sender, item, times, &held);
@@ -360,6 +400,9 @@ state::PollResult ForwardSource::Poll(state::RecordSink& sink, const state::Curs
   if (now_ns >= next_forget_ns_) Forget(now_ns);
   result_.live_producers = by_link_.size();  // of senders: with one connected there is something to look at soon
   stats_.ingest["senders"] = by_link_.size();
+  for (std::size_t i = 0; i < kStreamRefusalNames.size(); ++i) {
+    if (const std::uint64_t count = inbox_->refused(static_cast<StreamRefusal>(i)); count > 0) stats_.ingest[absl::StrCat("refused/", kStreamRefusalNames[i])] = count;
+  }
   sink_ = nullptr;
   return result_;
 }
@@ -374,6 +417,7 @@ void ForwardSource::Forget(state::TimeNs now_ns) {
       ++it;
       continue;
     }
+    if (it->second->owner != nullptr) Release(it->second.get());
     forgotten.insert(it->second.get());
     it = producers_.erase(it);
   }

@@ -28,6 +28,7 @@ struct ForwardSourceOptions {
   std::int64_t forget_after_ns = std::int64_t{3600} * 1'000'000'000;  // a producer of which nothing more comes
   std::size_t max_senders = 4096;
   std::size_t max_producers = 65'536;
+  std::size_t max_runs_per_sender = 0;  // that are not over; 0: no limit
   std::size_t poll_batches = 256;  // of one poll
 };
 
@@ -55,7 +56,10 @@ class ForwardSource final : public state::RecordSource {
     bool is_new = true;  // nothing was ever had of it: what came before its first record here is not missing
     std::uint64_t lost_before = 0;
     bool alive = false;
+    bool is_claimed = false;  // counts in its owner's runs
     state::TimeNs last_item_ns = 0;
+    std::uint64_t held_by = 0;  // the batch in whose `held` it stands last, and where
+    std::size_t held_at = 0;
   };
   // What a batch has of one producer: it is kept once the store's cursor is past it.
   struct Held {
@@ -64,6 +68,7 @@ class ForwardSource final : public state::RecordSource {
     std::uint64_t events_end = 0;
   };
   struct Unacknowledged {
+    std::uint64_t number = 0;  // of all batches ever read here
     std::uint64_t sequence = 0;
     std::vector<Held> held;
   };
@@ -77,6 +82,7 @@ class ForwardSource final : public state::RecordSource {
     std::uint64_t received = 0;
     std::unordered_map<std::uint32_t, Producer*> by_number;
     std::deque<Unacknowledged> unacknowledged;
+    std::map<std::string, std::size_t> runs;       // its producers that are not over, by run
     std::map<std::string, std::uint64_t> refused;  // by cause, for the log
   };
   struct SegmentHash {
@@ -107,7 +113,11 @@ class ForwardSource final : public state::RecordSource {
   void ReportLoss(Producer* producer, bool events, state::LossReason reason, std::uint64_t first, std::uint64_t records, state::TimeNs time_ns);
   void AcknowledgeKept();
   void Refuse(Sender* sender, const char* cause, const std::string& what);
-  void Hold(Unacknowledged* held, const Producer& producer);
+  void Hold(Unacknowledged* held, Producer* producer);
+  // False: its owner has as many runs as one sender may.
+  bool Claim(Producer* producer);
+  void Release(Producer* producer);
+  void RefuseForRuns(Producer* producer, state::TimeNs now_ns);
   void Forget(state::TimeNs now_ns);
   bool IsHeard(const Sender& sender, state::TimeNs now_ns) const;
 
@@ -121,6 +131,7 @@ class ForwardSource final : public state::RecordSource {
   std::unordered_map<state::SegmentId, std::unique_ptr<Producer>, SegmentHash> producers_;
   state::RankSample sample_;
   state::TimeNs next_forget_ns_ = 0;
+  std::uint64_t batches_read_ = 0;
   state::PollResult result_;
   state::SourceStats stats_;
 };

@@ -2,6 +2,8 @@
 #ifndef LOSSGAUGE_SERVER_INGEST_INBOX_H_
 #define LOSSGAUGE_SERVER_INGEST_INBOX_H_
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,13 +27,18 @@ class SenderLink {
   virtual void End(const absl::Status& status) = 0;
 };
 
+// What streams are ended for before the drain thread hears of it.
+enum class StreamRefusal { kBadHello, kMalformed, kOversize, kMaxStreams, kCount };
+inline constexpr std::array<const char*, static_cast<std::size_t>(StreamRefusal::kCount)> kStreamRefusalNames = {"bad_hello", "malformed", "oversize",
+                                                                                                                "max_streams"};
+
 struct InboxEntry {
   enum class Kind { kOpened, kBatch, kClosed };
   Kind kind = Kind::kBatch;
   std::shared_ptr<SenderLink> link;
   v1::Hello hello;                   // kOpened
   std::unique_ptr<v1::Batch> batch;  // kBatch
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  // of memory
 };
 
 class Inbox {
@@ -58,6 +65,9 @@ class Inbox {
     bytes_ -= entry->bytes;
     return true;
   }
+  // How often this happened, this time included.
+  std::uint64_t Refuse(StreamRefusal cause) { return ++refused_[static_cast<std::size_t>(cause)]; }
+  std::uint64_t refused(StreamRefusal cause) const { return refused_[static_cast<std::size_t>(cause)]; }
   std::size_t bytes() const {
     const std::lock_guard lock(mutex_);
     return bytes_;
@@ -68,6 +78,7 @@ class Inbox {
   mutable std::mutex mutex_;
   std::deque<InboxEntry> entries_;
   std::size_t bytes_ = 0;
+  std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(StreamRefusal::kCount)> refused_{};
 };
 
 }  // namespace lossgauge::ingest

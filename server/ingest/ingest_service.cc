@@ -8,11 +8,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/ingest/forward_items.h"
+#include "server/ingest/text_repair.h"
+#include "spdlog/spdlog.h"
 
 namespace lossgauge::ingest {
 namespace {
 
 constexpr std::size_t kSenderBytes = 16;
+constexpr std::size_t kBatchFrameBytes = 16;  // around a batch in its message
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -38,26 +41,31 @@ absl::Status CheckHello(const v1::Hello& hello) {
 
 }  // namespace
 
-class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>,
+class IngestService::Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                                     public SenderLink,
                                     public std::enable_shared_from_this<Stream> {
  public:
-  explicit Stream(IngestService* service) : service_(service) {}
+  Stream(IngestService* service, std::string peer, std::shared_ptr<void> slot) : service_(service), peer_(std::move(peer)), slot_(std::move(slot)) {}
 
-  void Begin() { StartRead(&request_); }
+  void Begin() { StartRead(&received_); }
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(absl::CancelledError("the sender ended the stream"));
-    if (!greeted_) return Greet();
-    if (!request_.has_batch()) return End(absl::InvalidArgumentError("after the hello come batches only"));
-    const std::size_t bytes = request_.batch().ByteSizeLong();
-    if (bytes > service_->options_.max_batch_bytes) {
-      return End(absl::ResourceExhaustedError(absl::StrCat("a batch of ", bytes, " bytes, at most ", service_->options_.max_batch_bytes, " are taken")));
+    // Before it is parsed: of an empty batch as large as this the parts would take much more memory than their bytes.
+    if (received_.Length() > service_->options_.max_batch_bytes + kBatchFrameBytes) return RefuseSize(received_.Length());
+    const std::size_t length = received_.Length();
+    request_.Clear();
+    if (!grpc::SerializationTraits<v1::ForwardRequest>::Deserialize(&received_, &request_).ok()) {
+      return Refuse(StreamRefusal::kMalformed, absl::InvalidArgumentError(absl::StrCat("a message of ", length, " bytes is no ForwardRequest")));
     }
+    if (!greeted_) return Greet();
+    if (!request_.has_batch()) return Refuse(StreamRefusal::kMalformed, absl::InvalidArgumentError("after the hello come batches only"));
+    const std::size_t bytes = request_.batch().ByteSizeLong();
+    if (bytes > service_->options_.max_batch_bytes) return RefuseSize(bytes);
     InboxEntry entry;
     entry.link = shared_from_this();
-    entry.bytes = bytes;
     entry.batch.reset(request_.release_batch());
+    entry.bytes = entry.batch->SpaceUsedLong();  // many times its bytes on the wire where somebody sends nothing but empty items
     {
       const std::lock_guard lock(mutex_);
       ++untaken_;
@@ -117,10 +125,24 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRe
     service_->streams_.erase(keep);
   }
 
+  void Refuse(StreamRefusal cause, const absl::Status& status) {
+    const std::uint64_t count = service_->inbox_->Refuse(cause);
+    if ((count & (count - 1)) == 0) {
+      spdlog::warn("from node \"{}\" at {}: {} [{}, {} times]", node_, peer_, std::string(status.message()), kStreamRefusalNames[static_cast<std::size_t>(cause)], count);
+    }
+    End(status);
+  }
+
  private:
+  void RefuseSize(std::size_t bytes) {
+    Refuse(StreamRefusal::kOversize,
+           absl::ResourceExhaustedError(absl::StrCat("a batch of ", bytes, " bytes, at most ", service_->options_.max_batch_bytes, " are taken")));
+  }
+
   void Greet() {
-    if (!request_.has_hello()) return End(absl::InvalidArgumentError("the first message is to be a hello"));
-    if (const absl::Status status = CheckHello(request_.hello()); !status.ok()) return End(status);
+    if (!request_.has_hello()) return Refuse(StreamRefusal::kBadHello, absl::InvalidArgumentError("the first message is to be a hello"));
+    node_ = RepairName(request_.hello().node(), kMaxRunBytes).name;
+    if (const absl::Status status = CheckHello(request_.hello()); !status.ok()) return Refuse(StreamRefusal::kBadHello, status);
     InboxEntry entry;
     entry.kind = InboxEntry::Kind::kOpened;
     entry.link = shared_from_this();
@@ -152,7 +174,7 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRe
       reading_ = true;
       ++starting_;
     }
-    StartRead(&request_);
+    StartRead(&received_);
     Started();
   }
 
@@ -175,7 +197,9 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRe
       writing_ = true;
       ++starting_;
     }
-    StartWrite(&response_);
+    bool own_buffer = false;
+    (void)grpc::SerializationTraits<v1::ForwardResponse>::Serialize(response_, &sent_, &own_buffer);
+    StartWrite(&sent_);
     Started();
   }
 
@@ -200,6 +224,11 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRe
   }
 
   IngestService* const service_;
+  const std::string peer_;
+  const std::shared_ptr<void> slot_;
+  std::string node_ = "unknown";
+  grpc::ByteBuffer received_;
+  grpc::ByteBuffer sent_;
   v1::ForwardRequest request_;
   v1::ForwardResponse response_;
   std::mutex mutex_;
@@ -219,9 +248,9 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<v1::ForwardRe
 IngestService::IngestService(const IngestServiceOptions& options, Inbox* inbox) : options_(options), inbox_(inbox) {}
 IngestService::~IngestService() = default;
 
-grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* IngestService::Forward(grpc::CallbackServerContext* context) {
-  const absl::Status admitted = options_.admit ? options_.admit(*context) : absl::OkStatus();
-  auto stream = std::make_shared<Stream>(this);
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* IngestService::Forward(grpc::CallbackServerContext* context) {
+  absl::StatusOr<std::shared_ptr<void>> admitted = options_.admit ? options_.admit(*context) : std::shared_ptr<void>();
+  auto stream = std::make_shared<Stream>(this, context->peer(), admitted.ok() ? *std::move(admitted) : nullptr);
   bool closed = false, full = false;
   {
     const std::lock_guard lock(mutex_);
@@ -232,9 +261,9 @@ grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* IngestService:
   if (closed) {
     stream->End(absl::UnavailableError("the daemon shuts down"));
   } else if (!admitted.ok()) {
-    stream->End(admitted);
+    stream->End(admitted.status());
   } else if (full) {
-    stream->End(absl::ResourceExhaustedError(absl::StrCat("already ", options_.max_streams, " streams")));
+    stream->Refuse(StreamRefusal::kMaxStreams, absl::ResourceExhaustedError(absl::StrCat("already ", options_.max_streams, " streams")));
   } else {
     stream->Begin();
   }

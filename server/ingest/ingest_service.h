@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "lossgauge/v1/ingest.grpc.pb.h"
 #include "server/ingest/inbox.h"
 
@@ -22,16 +23,18 @@ struct IngestServiceOptions {
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::uint32_t max_batches_in_flight = 64;  // of a stream, received and not acknowledged
   std::size_t max_streams = 4096;
-  std::function<absl::Status(const grpc::ServerContextBase&)> admit;  // of each stream, before anything is read; unset: all
+  // Of each stream, before anything is read: an error, or what is held for as long as the stream is open. Unset: all come in.
+  std::function<absl::StatusOr<std::shared_ptr<void>>(const grpc::ServerContextBase&)> admit;
 };
 
-class IngestService final : public v1::Ingest::CallbackService {
+// Takes messages as bytes: gRPC would tell one that cannot be parsed from the end of the stream by nothing.
+class IngestService final : public v1::Ingest::WithRawCallbackMethod_Forward<v1::Ingest::Service> {
  public:
   // `inbox` outlives the service.
   IngestService(const IngestServiceOptions& options, Inbox* inbox);
   ~IngestService() override;
 
-  grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* Forward(grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Forward(grpc::CallbackServerContext* context) override;
   // Ends all streams with UNAVAILABLE, and each that comes later.
   void Close();
 

@@ -47,6 +47,9 @@ ABSL_FLAG(absl::Duration, frozen_after, absl::Seconds(10),
           "A producer that holds its lock without a heartbeat (one a second) for so long is frozen. 2s to 10m.");
 ABSL_FLAG(std::int64_t, max_runs, 64,
           "Runs in memory at a time; more are refused and counted, ended ones make room. Bounds memory and series. 1 to 4096.");
+ABSL_FLAG(std::int64_t, max_runs_per_sender, 16,
+          "Daemon: runs that one sidecar may have at a time, those that are over left out; more are refused and counted, so that one sender does not take "
+          "all of --max_runs. 0 to 4096; 0: no limit.");
 ABSL_FLAG(std::int64_t, max_ranks, 0,
           "Ranks of one attempt, on this node or in the whole job; more are refused and counted. 1 to 65536; 0: 1024 for a sidecar, 32768 for a daemon.");
 ABSL_FLAG(std::int64_t, max_rank_series, 500,
@@ -264,6 +267,7 @@ Flags ParseFlags(int argc, char** argv) {
   flags.lost_linger_ns = DurationFlag("lost_linger", absl::GetFlag(FLAGS_lost_linger), absl::ZeroDuration(), absl::Hours(24 * 7));
   flags.frozen_after_ns = DurationFlag("frozen_after", absl::GetFlag(FLAGS_frozen_after), absl::Seconds(2), absl::Minutes(10));
   flags.max_runs = static_cast<std::size_t>(NumberFlag("max_runs", absl::GetFlag(FLAGS_max_runs), 1, 4096));
+  flags.max_runs_per_sender = static_cast<std::size_t>(NumberFlag("max_runs_per_sender", absl::GetFlag(FLAGS_max_runs_per_sender), 0, 4096));
   flags.max_ranks = static_cast<std::size_t>(NumberFlag("max_ranks", absl::GetFlag(FLAGS_max_ranks), 0, 65'536));
   if (flags.max_ranks == 0) flags.max_ranks = is_daemon ? 32'768 : 1024;
   flags.max_rank_series = static_cast<std::size_t>(NumberFlag("max_rank_series", absl::GetFlag(FLAGS_max_rank_series), 0, 16'384));

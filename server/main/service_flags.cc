@@ -21,7 +21,8 @@ ABSL_FLAG(std::string, forward_token_file, "", "File whose first token daemons o
 ABSL_FLAG(std::int64_t, max_calls_per_client, 2000,
           "gRPC calls and HTTP requests that one address may make in a second, on average over two; more are refused and counted. 0: no limit.");
 ABSL_FLAG(std::int64_t, max_streams_per_client, 128,
-          "gRPC streams, and HTTP connections, that one address may hold at a time; of the HTTP ones 16 may be event streams. 0: no limit.");
+          "gRPC streams, those of sidecars included, and HTTP connections, that one address may hold at a time; of the HTTP ones 16 may be event streams. 0: no "
+          "limit.");
 
 namespace lossgauge::main {
 namespace {

@@ -26,6 +26,15 @@ absl::Status CallGate::Write(const grpc::ServerContextBase& context) const {
 
 absl::StatusOr<std::shared_ptr<void>> CallGate::Stream(const grpc::ServerContextBase& context) const {
   if (absl::Status status = Call(context); !status.ok()) return status;
+  return Slot(context);
+}
+
+absl::StatusOr<std::shared_ptr<void>> CallGate::WritingStream(const grpc::ServerContextBase& context) const {
+  if (absl::Status status = Write(context); !status.ok()) return status;
+  return Slot(context);
+}
+
+absl::StatusOr<std::shared_ptr<void>> CallGate::Slot(const grpc::ServerContextBase& context) const {
   if (limiter_ == nullptr) return std::shared_ptr<void>();
   if (std::shared_ptr<void> slot = limiter_->AdmitStream(transport::ClientOfPeer(context.peer()))) return slot;
   Count(state::Refusal::kStreams);

@@ -25,10 +25,12 @@ class CallGate {
   absl::Status Write(const grpc::ServerContextBase& context) const;
   // The slot is held until the stream is over.
   absl::StatusOr<std::shared_ptr<void>> Stream(const grpc::ServerContextBase& context) const;
+  absl::StatusOr<std::shared_ptr<void>> WritingStream(const grpc::ServerContextBase& context) const;
 
   state::ServiceCounters* counters() const { return counters_; }
 
  private:
+  absl::StatusOr<std::shared_ptr<void>> Slot(const grpc::ServerContextBase& context) const;
   void Count(state::Refusal refusal) const;
 
   const transport::WriteGuard* const guard_;

@@ -26,7 +26,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 class Daemon:
     def __init__(self, binaries, work, *flags):
-        self.command = [binaries / "lossgauged", "daemon", f"--state_dir={work / 'state'}", "--http_listen=127.0.0.1:0", *flags]
+        self.command = [binaries / "lossgauged", "daemon", f"--state_dir={work / 'state'}", "--http_listen=127.0.0.1:0",
+                        "--max_streams_per_client=0", *flags]  # the whole fleet comes from one address
         self.log = work / "lossgauged.log"
         self.grpc_listen = "127.0.0.1:0"
         self.process = None

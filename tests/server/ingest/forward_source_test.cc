@@ -96,7 +96,11 @@ class ForwardSourceTest : public ::testing::Test {
     book_ = std::make_unique<state::RunBook>(options, &judges_, store_.get(), clock_.NowNs());
     ASSERT_TRUE(book_->Load(clock_.NowNs()).ok());
     inbox_ = std::make_unique<Inbox>(1 << 20);
-    source_ = std::make_unique<ForwardSource>(ForwardSourceOptions{}, inbox_.get(), &clock_);
+    Rebuild({});
+  }
+  void Rebuild(const ForwardSourceOptions& options) {
+    pipeline_.reset();
+    source_ = std::make_unique<ForwardSource>(options, inbox_.get(), &clock_);
     pipeline_ = std::make_unique<main::Pipeline>(main::PipelineOptions{}, &clock_, book_.get(), store_.get(), &board_, &mailbox_,
                                                  std::vector<state::RecordSource*>{source_.get()});
   }
@@ -607,6 +611,65 @@ TEST_F(ForwardSourceTest, TooManyRunsAreRefusedAndTheirSenderGoesOn) {
   EXPECT_EQ(board_.Get()->runs.size(), 4u);
   EXPECT_EQ(board_.Get()->self.runs_refused.at("max_runs"), 4u);
   EXPECT_EQ(link->acknowledged, 1u);
+}
+
+// One sender does not take all runs; what of it is over makes room, and what comes back needs it again.
+TEST_F(ForwardSourceTest, OneSenderHasAFewRunsAtATimeAndOthersHaveRoom) {
+  ForwardSourceOptions options;
+  options.max_runs_per_sender = 2;
+  Rebuild(options);
+  const auto greedy = Connect("a"), other = Connect("b");
+  std::vector<Rank> ranks;
+  v1::Batch batch;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    ranks.emplace_back("run" + std::to_string(i), 0, 2, i + 1);
+    WriteProducer(*ranks[i].info, i + 1, batch.add_items()->mutable_producer());
+    AppendSample(ranks[i].Step(0, clock_.NowNs()), i + 1, &batch);
+  }
+  Rank second("run0", 1, 2, 9);
+  WriteProducer(*second.info, 9, batch.add_items()->mutable_producer());
+  Send(greedy, batch);
+  Rank mine("mine", 0, 1, 20);
+  batch = Told(mine, 1, 1);
+  Send(other, batch);
+  Cycle();
+  EXPECT_EQ(board_.Get()->runs.size(), 3u);
+  EXPECT_EQ(Run("run2"), nullptr);
+  EXPECT_EQ(Run("run0")->ranks.size(), 2u) << "another rank of a run takes no room";
+  EXPECT_NE(Run("mine"), nullptr);
+  EXPECT_EQ(Count("refused/max_runs_per_sender"), 1u);
+  EXPECT_EQ(Count("records_refused"), 1u);
+  batch.Clear();
+  for (const std::uint32_t number : {1u, 9u}) {
+    const Rank& rank = number == 1 ? ranks[0] : second;
+    WriteLiveness(rank.Look(state::ProducerState::kEnded, clock_.NowNs(), true), number, batch.add_items()->mutable_liveness());
+  }
+  Send(greedy, batch);
+  Cycle(6);  // a refused producer is asked for again after five seconds
+  AppendSample(ranks[2].Step(1, clock_.NowNs()), 3, &batch);
+  Send(greedy, batch);
+  Cycle();
+  ASSERT_NE(Run("run2"), nullptr);
+  batch.Clear();
+  WriteLiveness(ranks[0].Look(state::ProducerState::kLive, clock_.NowNs()), 1, batch.add_items()->mutable_liveness());
+  Send(greedy, batch);
+  Cycle();
+  EXPECT_EQ(Count("refused/max_runs_per_sender"), 2u);
+  EXPECT_TRUE(Run("run0")->ended) << "two of its runs are not over";
+}
+
+// Gaps add up to a counter: what no ring could have published is nonsense, and no loss.
+TEST_F(ForwardSourceTest, APublicationThatNoRingReachesIsNonsense) {
+  Rank a("run", 0, 1, 1);
+  const auto link = Connect("a");
+  v1::Batch batch = Told(a, 1, 1);
+  AppendSample(a.Step(0, clock_.NowNs()), 1, &batch);
+  a.publication = kMaxPublication;
+  AppendSample(a.Step(1, clock_.NowNs()), 1, &batch);
+  Send(link, batch);
+  Cycle();
+  EXPECT_NE(std::string(link->ended.message()).find("steps.first_publication: expected 1 to 2^44"), std::string::npos) << link->ended;
+  EXPECT_EQ(Lost(Run()->ranks[0].totals), 0u);
 }
 
 // observer B1: what is over leaves, and what is sent again of it afterwards does not bring it back.

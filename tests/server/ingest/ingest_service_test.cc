@@ -81,6 +81,23 @@ class IngestServiceTest : public ::testing::Test {
     }
     return call->stream->Finish();
   }
+  // Bytes as they are behind a hello; the stream's end.
+  grpc::Status EndOfBytes(const std::string& bytes) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    const auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port_), grpc::InsecureChannelCredentials());
+    const grpc::internal::RpcMethod method("/lossgauge.v1.Ingest/Forward", grpc::internal::RpcMethod::BIDI_STREAMING);
+    const std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream(
+        grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(channel.get(), method, &context));
+    for (const std::string& text : {Hello().SerializeAsString(), bytes}) {
+      const grpc::Slice slice(text);
+      stream->Write(grpc::ByteBuffer(&slice, 1));
+    }
+    grpc::ByteBuffer answer;
+    while (stream->Read(&answer)) {
+    }
+    return stream->Finish();
+  }
   InboxEntry Take() {
     InboxEntry entry;
     for (int tries = 0; tries < 2000 && !inbox_.Take(&entry); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -191,6 +208,7 @@ TEST_F(IngestServiceTest, RefusesWhatItDoesNotSpeakAndNamesBothVersions) {
   EXPECT_EQ(EndOf(BatchOf(1)).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "no hello";
   InboxEntry none;
   EXPECT_FALSE(inbox_.Take(&none)) << "the drain thread hears nothing of all that";
+  EXPECT_EQ(inbox_.refused(StreamRefusal::kBadHello), 5u);
 }
 
 TEST_F(IngestServiceTest, ABatchBeyondTheLimitEndsItsStream) {
@@ -202,6 +220,59 @@ TEST_F(IngestServiceTest, ABatchBeyondTheLimitEndsItsStream) {
   const grpc::Status status = call->stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_NE(status.error_message().find("at most 4096"), std::string::npos);
+  EXPECT_EQ(inbox_.refused(StreamRefusal::kOversize), 1u);
+}
+
+TEST_F(IngestServiceTest, BytesThatAreNoMessageEndTheirStreamAndAreCounted) {
+  const grpc::Status status = EndOfBytes(std::string("\x12\xff\xff\xff\xff\x7f", 6));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_NE(status.error_message().find("no ForwardRequest"), std::string::npos);
+  EXPECT_EQ(EndOfBytes("").error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "neither hello nor batch";
+  EXPECT_EQ(inbox_.refused(StreamRefusal::kMalformed), 2u);
+  EXPECT_EQ(EndOfBytes(std::string(5000, '\x7f')).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << "the size is looked at first";
+  EXPECT_EQ(inbox_.refused(StreamRefusal::kOversize), 1u);
+}
+
+// A batch of nothing but empty items takes a hundred times its bytes on the wire: what it takes is what fills the inbox.
+TEST_F(IngestServiceTest, TheInboxCountsMemoryAndNotBytesOnTheWire) {
+  v1::ForwardRequest request = BatchOf(1);
+  for (int i = 0; i < 1000; ++i) request.mutable_batch()->add_items();
+  auto call = Open();
+  ASSERT_TRUE(call->stream->Write(Hello()));
+  ASSERT_TRUE(call->stream->Write(request));
+  EXPECT_EQ(Take().kind, InboxEntry::Kind::kOpened);
+  const InboxEntry batch = Take();
+  ASSERT_NE(batch.batch, nullptr);
+  EXPECT_GT(batch.bytes, 16 * request.ByteSizeLong());
+  call->context.TryCancel();
+}
+
+TEST_F(IngestServiceTest, WhatAdmitsAStreamIsHeldForAsLongAsItLasts) {
+  Shut();
+  std::weak_ptr<void> held;
+  options_.admit = [&held](const grpc::ServerContextBase&) -> absl::StatusOr<std::shared_ptr<void>> {
+    if (!held.expired()) return absl::ResourceExhaustedError("one at a time");
+    const std::shared_ptr<void> slot = std::make_shared<int>(1);
+    held = slot;
+    return slot;
+  };
+  options_.max_streams = 1;
+  Listen();
+  auto first = Open();
+  ASSERT_TRUE(first->stream->Write(Hello()));
+  ASSERT_TRUE(first->stream->Read(&first->response));
+  EXPECT_EQ(EndOf(Hello()).error_message(), "one at a time");
+  first->context.TryCancel();
+  while (first->stream->Read(&first->response)) {
+  }
+  (void)first->stream->Finish();
+  // Until gRPC tells the service that the stream is over, and the inbox has let go of its link.
+  for (int tries = 0; tries < 2000 && !held.expired(); ++tries) {
+    InboxEntry entry;
+    while (inbox_.Take(&entry)) entry = {};
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(held.expired());
 }
 
 // The client against the service, with a drain thread that acknowledges everything: the daemon goes and comes back.
