@@ -17,6 +17,7 @@ ScopedDevice::ScopedDevice(int ordinal) {
 }
 ScopedDevice::~ScopedDevice() {
   if (before_ >= 0) (void)cudaSetDevice(before_);
+  if (!had_error_) (void)cudaGetLastError();
 }
 
 SetUpStream::SetUpStream() {

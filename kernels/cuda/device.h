@@ -11,7 +11,8 @@
 
 namespace lossgauge::cuda {
 
-// Makes `ordinal` current for its scope.
+// Makes `ordinal` current for its scope, and leaves the thread as it was: cuBLASLt and NCCL leave behind errors that they got over, which the job's own next
+// cudaGetLastError() would take for its own.
 class ScopedDevice {
  public:
   explicit ScopedDevice(int ordinal);
@@ -20,7 +21,8 @@ class ScopedDevice {
   ScopedDevice& operator=(const ScopedDevice&) = delete;
 
  private:
-  int before_ = -1;  // -1 = nothing to restore
+  const bool had_error_ = cudaPeekAtLastError() != cudaSuccess;  // the job's
+  int before_ = -1;                                              // -1 = nothing to restore
 };
 
 // A private stream for setting up, in a thread that may allocate although some stream, of any thread, is being captured in global mode: with the legacy

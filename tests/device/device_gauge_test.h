@@ -41,6 +41,7 @@ class DeviceGaugeTest : public testing::Test {
   }
   void TearDown() override {
     if (gauge_ != nullptr) EXPECT_EQ(lg_gauge_close(gauge_, nullptr), LG_OK);
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "left for the job to find";
     if (memory_ != nullptr) cudaFree(memory_), cudaStreamDestroy(stream_);
   }
 
