@@ -16,7 +16,13 @@ namespace {
 
 constexpr char kWhere[] = "gauge on the device";
 
-std::uintptr_t KeyOf(cudaStream_t stream) { return reinterpret_cast<std::uintptr_t>(stream) + 1; }
+// Handle plus one, which is odd or at most 2; of cudaStreamPerThread, one handle for a stream of every thread, an address of the calling thread's, which is even.
+std::uintptr_t KeyOf(cudaStream_t stream) {
+  static thread_local const std::uint64_t of_this_thread = 0;
+  if (stream == cudaStreamPerThread) return reinterpret_cast<std::uintptr_t>(&of_this_thread);
+  return reinterpret_cast<std::uintptr_t>(stream) + 1;
+}
+// Not of a thread's own, which no other thread can name.
 cudaStream_t StreamOf(std::uintptr_t key) { return reinterpret_cast<cudaStream_t>(key - 1); }
 
 HandedScalar Hand(const HandedOver& from) {
@@ -164,8 +170,8 @@ DeviceCounters* CudaGauge::BeginLaunch(int block, cudaStream_t stream, unsigned 
 }
 
 void CudaGauge::EndLaunch(cudaStream_t stream, unsigned long long) {
-  // The publishing stream orders itself. Other streams leave an event now: at publish time they may be gone.
-  if (publish_stream_.load(std::memory_order_relaxed) == KeyOf(stream)) return;
+  // The publishing stream orders itself. Other streams leave an event now: at publish time they may be gone, or a thread's own, which only that thread can ask.
+  if (publish_stream_.load(std::memory_order_relaxed) == KeyOf(stream) && stream != cudaStreamPerThread) return;
   StreamSlot* slot = Find(stream);
   if (slot == nullptr) return;
   cudaEvent_t event = nullptr;

@@ -39,7 +39,7 @@ class CudaGauge final : public DeviceGauge {
  private:
   // A stream that loss calls have used. Claimed once, by compare and exchange of `key`; never given up.
   struct StreamSlot {
-    std::atomic<std::uintptr_t> key{0};  // stream + 1; 0 = free
+    std::atomic<std::uintptr_t> key{0};  // KeyOf; 0 = free
     std::atomic<bool> used{false};       // since the last publish
     std::atomic<bool> recorded{false};   // `event` stands behind its last launch
     std::atomic<unsigned long long> capture_id{0};
@@ -62,7 +62,7 @@ class CudaGauge final : public DeviceGauge {
   void* registered_ = nullptr;
   PublishLaunch launch_{};
   std::array<StreamSlot, kMostStreams> slots_;
-  std::atomic<std::uintptr_t> publish_stream_{0};  // + 1
+  std::atomic<std::uintptr_t> publish_stream_{0};  // its key
   std::atomic<std::uint64_t> publishes_{0};
   std::atomic<unsigned long long> publish_capture_id_{0};
   cudaEvent_t published_ = nullptr;
