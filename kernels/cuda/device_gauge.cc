@@ -16,12 +16,18 @@ namespace {
 
 constexpr char kWhere[] = "gauge on the device";
 
+// One number for each thread that has asked, never again another's.
+std::uint64_t* NumberOfThisThread() {
+  static std::atomic<std::uint64_t> threads{0};
+  static thread_local std::uint64_t number = threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  return &number;
+}
 // Handle plus one, which is odd or at most 2; of cudaStreamPerThread, one handle for a stream of every thread, an address of the calling thread's, which is even.
 std::uintptr_t KeyOf(cudaStream_t stream) {
-  static thread_local const std::uint64_t of_this_thread = 0;
-  if (stream == cudaStreamPerThread) return reinterpret_cast<std::uintptr_t>(&of_this_thread);
+  if (stream == cudaStreamPerThread) return reinterpret_cast<std::uintptr_t>(NumberOfThisThread());
   return reinterpret_cast<std::uintptr_t>(stream) + 1;
 }
+bool IsAThreadsOwn(std::uintptr_t key) { return key > 2 && key % 2 == 0; }
 // Not of a thread's own, which no other thread can name.
 cudaStream_t StreamOf(std::uintptr_t key) { return reinterpret_cast<cudaStream_t>(key - 1); }
 
@@ -148,18 +154,33 @@ cudaError_t CudaGauge::EventOf(StreamSlot* slot, cudaEvent_t* event) {
   return cudaSuccess;
 }
 
+cudaError_t CudaGauge::TakeOver(StreamSlot* slot, unsigned long long capture_id) {
+  const std::uint64_t now = *NumberOfThisThread();
+  const std::uint64_t before = slot->thread.exchange(now, std::memory_order_relaxed);
+  if (before == 0 || before == now) return cudaSuccess;
+  cudaError_t error = cudaSuccess;
+  if (slot->used.load(std::memory_order_acquire) && slot->recorded.load(std::memory_order_acquire) && slot->capture_id.load(std::memory_order_relaxed) == capture_id)
+    error = cudaStreamWaitEvent(cudaStreamPerThread, slot->event.load(std::memory_order_acquire), 0);
+  return error == cudaSuccess ? WaitForPublish(cudaStreamPerThread, capture_id) : error;
+}
+
+cudaError_t CudaGauge::WaitForPublish(cudaStream_t stream, unsigned long long capture_id) {
+  // An event of another capture, or of none, cannot be waited for inside a capture; there the order is the graph's.
+  const bool same_capture = publish_capture_id_.load(std::memory_order_relaxed) == capture_id;
+  if (publishes_.load(std::memory_order_acquire) == 0 || !same_capture) return cudaSuccess;
+  return cudaStreamWaitEvent(stream, published_, 0);
+}
+
 DeviceCounters* CudaGauge::BeginLaunch(int block, cudaStream_t stream, unsigned long long capture_id) {
   StreamSlot* slot = Find(stream);
   if (slot == nullptr) return nullptr;
   const std::uint64_t publishes = publishes_.load(std::memory_order_acquire);
-  // An event of another capture, or of none, cannot be waited for inside a capture; there the order is the graph's.
-  const bool same_capture = publish_capture_id_.load(std::memory_order_relaxed) == capture_id;
-  if (publishes != slot->seen_publish.load(std::memory_order_relaxed) && publish_stream_.load(std::memory_order_relaxed) != KeyOf(stream) &&
-      same_capture) {
-    if (cudaStreamWaitEvent(stream, published_, 0) != cudaSuccess) {
-      (void)cudaGetLastError();
-      return nullptr;
-    }
+  cudaError_t error = stream == cudaStreamPerThread ? TakeOver(slot, capture_id) : cudaSuccess;
+  if (error == cudaSuccess && publishes != slot->seen_publish.load(std::memory_order_relaxed) && publish_stream_.load(std::memory_order_relaxed) != KeyOf(stream))
+    error = WaitForPublish(stream, capture_id);
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return nullptr;
   }
   if (capture_id != 0) captured_.store(true, std::memory_order_relaxed);
   slot->seen_publish.store(publishes, std::memory_order_relaxed);
@@ -196,14 +217,22 @@ int CudaGauge::Publish(const StepEnd& end, void* given_stream) {
   const ScopedDevice current(device_->facts().ordinal);
   unsigned long long capture_id = 0;
   if (const cudaError_t error = CaptureId(stream, &capture_id); error != cudaSuccess) return SetCudaError(error, kWhere, "stream");
+  if (StreamSlot* slot = stream == cudaStreamPerThread ? Find(stream) : nullptr) {
+    if (const cudaError_t error = TakeOver(slot, capture_id); error != cudaSuccess) return SetCudaError(error, kWhere, "waiting for another thread's loss calls");
+  }
+  if (publish_stream_.load(std::memory_order_relaxed) != KeyOf(stream)) {
+    if (const cudaError_t error = WaitForPublish(stream, capture_id); error != cudaSuccess) return SetCudaError(error, kWhere, "waiting for another stream's publish");
+  }
   for (StreamSlot& slot : slots_) {
     const std::uintptr_t key = slot.key.load(std::memory_order_acquire);
     if (key == 0) break;
     if (slot.capture_id.load(std::memory_order_relaxed) != capture_id) continue;  // a publish that is only captured has not waited for a direct call
+    const bool recorded = slot.recorded.load(std::memory_order_acquire);
+    if (!recorded && key != KeyOf(stream) && IsAThreadsOwn(key)) continue;  // that thread is in a loss call now: of the next step
     if (!slot.used.exchange(false, std::memory_order_acq_rel) || key == KeyOf(stream)) continue;
     cudaEvent_t event = nullptr;
     cudaError_t error = EventOf(&slot, &event);
-    if (error == cudaSuccess && !slot.recorded.load(std::memory_order_acquire)) error = cudaEventRecord(event, StreamOf(key));
+    if (error == cudaSuccess && !recorded) error = cudaEventRecord(event, StreamOf(key));
     if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, event, 0);
     if (error != cudaSuccess) return SetCudaError(error, kWhere, "waiting for another stream's loss calls");
   }

@@ -39,9 +39,10 @@ class CudaGauge final : public DeviceGauge {
  private:
   // A stream that loss calls have used. Claimed once, by compare and exchange of `key`; never given up.
   struct StreamSlot {
-    std::atomic<std::uintptr_t> key{0};  // KeyOf; 0 = free
-    std::atomic<bool> used{false};       // since the last publish
-    std::atomic<bool> recorded{false};   // `event` stands behind its last launch
+    std::atomic<std::uintptr_t> key{0};    // KeyOf; 0 = free
+    std::atomic<std::uint64_t> thread{0};  // whose, of cudaStreamPerThread: its key may be another thread's, when the first has ended
+    std::atomic<bool> used{false};         // since the last publish
+    std::atomic<bool> recorded{false};     // `event` stands behind its last launch
     std::atomic<unsigned long long> capture_id{0};
     std::atomic<std::uint64_t> seen_publish{0};  // number of the publish that it has waited for
     std::atomic<cudaEvent_t> event{nullptr};     // EventOf
@@ -51,6 +52,9 @@ class CudaGauge final : public DeviceGauge {
   CudaGauge(Device* device, int block_count) : device_(device), block_count_(block_count) {}
   int SetUp(Gauge* gauge);
   StreamSlot* Find(cudaStream_t stream);
+  // The calling thread's own stream comes behind what the slot's last thread has launched and published on its, if that was another.
+  cudaError_t TakeOver(StreamSlot* slot, unsigned long long capture_id);
+  cudaError_t WaitForPublish(cudaStream_t stream, unsigned long long capture_id);
   // Made when first asked for, by whichever of the stream's threads that is.
   static cudaError_t EventOf(StreamSlot* slot, cudaEvent_t* event);
 

@@ -58,14 +58,16 @@ __global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : C::MAPPED ? 2 : 1) 
     table = SharedAddress(exponentials);
     FillCapTable(a, table);
   }
+  // Read once for all, who must agree which row takes another look, where they wait for each other: launches on other streams raise it meanwhile.
+  __shared__ unsigned largest_before;
+  if (C::SIGNALS && threadIdx.x == 0) largest_before = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
   __syncthreads();
   const int group_index = threadIdx.x / C::GROUP_THREADS, lane = threadIdx.x & 31;
   const Group<C> group{scratch, group_index, static_cast<int>(threadIdx.x % C::GROUP_THREADS) >> 5, lane,
                        static_cast<int>(threadIdx.x % C::GROUP_THREADS)};
   const typename C::Map map(C::MAPPED ? a.logit_scale : 1., C::MAPPED ? a.logit_softcap : 0.);
   const double denominator = ReadDenominator(a);
-  unsigned best_abs = 0;
-  if constexpr (C::SIGNALS) best_abs = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
+  unsigned best_abs = C::SIGNALS ? largest_before : 0u;
 
   CtaTally& tally = tallies[group_index];  // only the first warp of a group books, and its first thread counts
   RowResult waiting = {};

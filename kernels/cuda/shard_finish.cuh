@@ -136,6 +136,9 @@ __global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardFinishKernel(const _
   __shared__ WholeRow merged_rows[C::GROUPS][32];
   __shared__ Sender senders[kMostRanks];
   __shared__ unsigned launch_best[C::GROUPS];
+  // Read once for all, who must agree which row takes another look, where they wait for each other: launches on other streams raise it meanwhile.
+  __shared__ unsigned largest_before;
+  if (C::SIGNALS && threadIdx.x == 0) largest_before = static_cast<unsigned>(a.loss.counters->worst_logit.high >> 32) & 0x7fffffffu;
   for (unsigned i = threadIdx.x; i < sizeof(tallies) / 8; i += C::THREADS) reinterpret_cast<Word*>(tallies)[i] = 0;
   JudgeSenders(a, senders);
   __syncthreads();
@@ -144,8 +147,7 @@ __global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardFinishKernel(const _
   const typename C::Map map(C::MAPPED ? a.loss.logit_scale : 1., C::MAPPED ? a.loss.logit_softcap : 0.);
   WholeRow* const merged = merged_rows[group_index];
   CtaTally& tally = tallies[group_index];
-  unsigned best_abs = 0;
-  if constexpr (C::SIGNALS) best_abs = static_cast<unsigned>(a.loss.counters->worst_logit.high >> 32) & 0x7fffffffu;
+  unsigned best_abs = C::SIGNALS ? largest_before : 0u;
   const double denominator = ReadDenominator(a.loss);
   float factor_of = 1.f;
   Factor factor = MakeFactor<T>(factor_of, denominator, 1.);

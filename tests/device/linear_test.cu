@@ -11,15 +11,10 @@
 #include <thread>
 
 #include "tests/device/device_gauge_test.h"
+#include "tests/device/other_work.cuh"
 
 namespace lossgauge {
 namespace {
-
-__global__ void Busy(long long cycles) {
-  const long long begin = clock64();
-  while (clock64() - begin < cycles) {
-  }
-}
 
 // A record without what differs between steps that did the same: their numbers, times and totals.
 std::vector<unsigned char> Signals(lg_step_record record) {
@@ -113,7 +108,7 @@ TEST_F(Linear, TwentyRunsHaveTheSameBitsWithAnotherStreamBusy) {
     std::vector<unsigned char> first, first_signals;
     for (int run = 0; run < 20; ++run) {
       head.Clear();
-      if (run % 2 == 1) Busy<<<40 + run, 256, 60 << 10, busy>>>(400000);
+      if (run % 2 == 1) LaunchOtherWork(40 + run, 60 << 10, 400000, busy);
       ASSERT_LG(lg_linear_cross_entropy(&args));
       Publish();
       const auto results = head.Results(), signals = Signals(Steps().back());

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tests/device/device_gauge_test.h"
+#include "tests/device/other_work.cuh"
 
 namespace lossgauge {
 namespace {
@@ -158,17 +159,11 @@ TEST_F(ObserveTest, ValuesOfTheHostAreRefusedDuringCapture) {
   EXPECT_EQ(Steps().size(), 1u);
 }
 
-__global__ void Spin(long long cycles) {
-  const long long begin = clock64();
-  while (clock64() - begin < cycles) {
-  }
-}
-
 TEST_F(ObserveTest, ClosingComesBehindTheStepsThatTheDeviceStillPublishes) {
   Loss();
   Publish();
   const std::string path = State(gauge_).steps_path;
-  Spin<<<1, 1, 0, stream_>>>(40000000);  // 20 ms
+  LaunchOtherWork(1, 0, 40000000, stream_);  // 20 ms
   Observe(Observation(1, 8, 8));
   Publish();
   ASSERT_LG(lg_gauge_close(gauge_, nullptr));

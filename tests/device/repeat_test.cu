@@ -6,6 +6,8 @@
 
 #include <vector>
 
+#include "tests/device/other_work.cuh"
+
 namespace {
 
 #define ASSERT_CUDA(x) ASSERT_EQ((x), cudaSuccess) << cudaGetErrorString(cudaGetLastError())
@@ -16,11 +18,6 @@ __global__ void Fill(__nv_bfloat16* p, size_t n, unsigned seed) {
     unsigned long long x = (i + 1) * 0x9e3779b97f4a7c15ull + seed;
     x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9ull;
     p[i] = __float2bfloat16(static_cast<float>(x >> 40) * (16.f / 16777216.f) - 8.f);
-  }
-}
-__global__ void Spin(long long cycles) {
-  const long long begin = clock64();
-  while (clock64() - begin < cycles) {
   }
 }
 
@@ -84,7 +81,7 @@ TEST(Repeat, TwentyRunsHaveTheSameBitsWithAnotherStreamBusy) {
     for (int run = 0; run < 20; ++run) {
       ASSERT_CUDA(cudaMemset(buffers.grad, 0xff, buffers.rows * vocab * 2));
       ASSERT_CUDA(cudaDeviceSynchronize());
-      if (run % 2 == 1) Spin<<<40 + run, 256, 60 << 10, busy>>>(400000);
+      if (run % 2 == 1) lossgauge::LaunchOtherWork(40 + run, 60 << 10, 400000, busy);
       const lg_cross_entropy_args args = buffers.Args(nullptr, stream);
       ASSERT_LG(lg_cross_entropy(&args));
       const auto results = buffers.Results();

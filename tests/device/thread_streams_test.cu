@@ -2,22 +2,17 @@
 #include <thread>
 
 #include "tests/device/device_gauge_test.h"
+#include "tests/device/other_work.cuh"
 
 namespace lossgauge {
 namespace {
-
-__global__ void Busy(long long cycles) {
-  const long long begin = clock64();
-  while (clock64() - begin < cycles) {
-  }
-}
 
 class ThreadStreams : public DeviceGaugeTest {
  protected:
   // From a thread of its own, behind `cycles` of other work.
   void LossOfAnotherThread(long long cycles) const {
     std::thread([this, cycles] {
-      Busy<<<1, 1, 0, cudaStreamPerThread>>>(cycles);
+      LaunchOtherWork(1, 0, cycles, cudaStreamPerThread);
       lg_cross_entropy_args args = Args();
       args.stream = cudaStreamPerThread;
       args.losses = args.loss = nullptr;  // one launch may run beside another's
