@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/api/listen_address.h"
 #include "server/rpc/bounded_executor.h"
 #include "server/rpc/call_gate.h"
+#include "server/rpc/handshake_counter.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/loss_gauge_service.h"
 #include "server/rpc/malformed_counter.h"
@@ -39,6 +41,7 @@ struct GrpcServer::Running {
   LossGaugeService loss_gauge;
   PostMortemService post_mortem;
   HealthService health;
+  std::optional<HandshakeCounter> handshakes;            // with TLS
   std::shared_ptr<grpc::ServerCredentials> credentials;  // the server asks them at each handshake
   std::unique_ptr<grpc::Server> server;
 };
@@ -67,6 +70,7 @@ absl::Status GrpcServer::Start() {
 
   auto running = std::make_unique<Running>(options_, api_);
   running->credentials = options_.tls != nullptr ? transport::MakeServerCredentials(options_.tls) : grpc::InsecureServerCredentials();
+  if (options_.tls != nullptr) running->handshakes.emplace(options_.counters);
   grpc::ServerBuilder builder;
   int bound_port = 0;
   builder.AddListeningPort(address->host.empty() ? absl::StrCat("[::]:", address->port) : address->Text(), running->credentials,

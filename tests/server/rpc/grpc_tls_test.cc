@@ -1,11 +1,15 @@
 // Who gets through to gRPC: TLS, mutual TLS, certificates replaced while it runs, tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "server/transport/grpc_credentials.h"
 #include "tests/scratch_directory.h"
@@ -21,6 +25,16 @@ using testing::kLoopbackNames;
 using ::testing::HasSubstr;
 
 constexpr char kToken[] = "0123456789abcdef0123";
+
+int ConnectTo(const std::string& address) {
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  return fd;
+}
 
 class GrpcTlsTest : public testing::RpcFixture {
  protected:
@@ -63,6 +77,36 @@ TEST_F(GrpcTlsTest, AClientThatTrustsAnotherOrTalksInTheClearDoesNot) {
   StartWithTls(made_.Sign("server", kLoopbackNames));
   EXPECT_EQ(Ask({made_.other_ca(), "", ""}).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Ask({}).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(GrpcTlsTest, HandshakesThatComeToNothingAreCountedAndOpenedConnectionsAreNot) {
+  StartWithTls(made_.Sign("server", kLoopbackNames));
+  const auto refused = [&] { return counters_.Refused(state::Protocol::kGrpc, state::Refusal::kTls); };
+  EXPECT_TRUE(Ask({made_.ca(), "", ""}).ok());
+  EXPECT_EQ(refused(), 0u);
+  const auto rise_after = [&](const std::function<void()>& act) {
+    const std::uint64_t before = refused();
+    act();
+    for (int tries = 0; tries < 500 && refused() == before; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return refused() - before;
+  };
+  EXPECT_GE(rise_after([&] { (void)Ask({}); }), 1u);  // it tries again by itself
+  const std::uint64_t before = refused();
+  for (int i = 0; i < 10; ++i) {
+    const int fd = ConnectTo(server_->address());
+    close(fd);
+  }
+  EXPECT_TRUE(Ask({made_.ca(), "", ""}).ok());
+  EXPECT_EQ(rise_after([&] {
+              const int fd = ConnectTo(server_->address());
+              EXPECT_EQ(write(fd, "GET / HTTP/1.1\r\n\r\n", 18), 18);
+              char answer;
+              while (read(fd, &answer, 1) > 0) {
+              }
+              close(fd);
+            }),
+            1u);
+  EXPECT_EQ(refused(), before + 1);
 }
 
 TEST_F(GrpcTlsTest, AClientRefusesACertificateThatIsExpiredOrSelfSignedOrOfAnotherName) {
