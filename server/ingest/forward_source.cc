@@ -91,6 +91,18 @@ bool ForwardSource::Reaches(const state::ProducerInfo& info) const {
   return IsHeard(sender, clock_->NowNs()) && sender.received >= sender.newest_at_hello;
 }
 
+bool ForwardSource::Own(Sender* sender, Producer* producer) {
+  if (producer->owner == sender) return true;
+  if (producer->owner != nullptr) {
+    if (producer->owner->link != nullptr) return false;
+    Release(producer);
+  }
+  producer->owner = sender;
+  producer->fate = Producer::Fate::kAsked;
+  producer->next_ask_ns = 0;
+  return true;
+}
+
 bool ForwardSource::Claim(Producer* producer) {
   if (producer->is_claimed) return true;
   auto& runs = producer->owner->runs;
@@ -162,17 +174,12 @@ absl::Status ForwardSource::TellProducer(Sender* sender, const v1::Item::Produce
     producer = std::make_unique<Producer>();
     producer->info = *info;
   }
-  if (producer->owner != nullptr && producer->owner != sender && IsHeard(*producer->owner, now_ns)) {
-    sender->by_number[item.number()] = nullptr;
+  sender->by_number[item.number()] = producer.get();
+  if (!Own(sender, producer.get())) {
     Refuse(sender, "second_sender", absl::StrCat(Described(*producer->info), " is already forwarded by node \"", producer->owner->node, "\""));
     return absl::OkStatus();
   }
-  if (producer->owner != sender) {
-    if (producer->owner != nullptr) Release(producer.get());
-    producer->owner = sender;
-  }
   producer->last_item_ns = now_ns;
-  sender->by_number[item.number()] = producer.get();
   Ask(sender, producer.get(), now_ns);
   return absl::OkStatus();
 }
@@ -181,9 +188,9 @@ absl::StatusOr<ForwardSource::Producer*> ForwardSource::Find(Sender* sender, std
   const auto found = sender->by_number.find(number);
   if (found == sender->by_number.end()) return absl::InvalidArgumentError(absl::StrCat(what, ".producer: ", number, " was never told"));
   Producer* producer = found->second;
-  if (producer == nullptr || producer->owner != sender) return nullptr;  // counted when it was told
+  if (producer == nullptr || !Own(sender, producer)) return nullptr;  // counted when it was told
   producer->last_item_ns = now_ns;
-  if (producer->fate == Producer::Fate::kRefused) Ask(sender, producer, now_ns);
+  if (producer->fate == Producer::Fate::kRefused || producer->fate == Producer::Fate::kAsked) Ask(sender, producer, now_ns);
   return producer->fate == Producer::Fate::kAdmitted ? producer : nullptr;
 }
 
@@ -342,7 +349,7 @@ absl::Status ForwardSource::ReadItem(Sender* sender, const v1::Item& item, const
     case v1::Item::kLiveness: return ReadLiveness(sender, item.liveness(), times);
     case v1::Item::kGone: {
       // Its cursor stays for as long as somebody might send it again.
-      if (Producer* producer = sender->by_number.contains(item.gone()) ? sender->by_number[item.gone()] : nullptr; producer != nullptr) producer->alive = false;
+      if (Producer* producer = sender->by_number.contains(item.gone()) ? sender->by_number[item.gone()] : nullptr; producer != nullptr && producer->owner == sender) producer->alive = false;
       sender->by_number.erase(item.gone());
       return absl::OkStatus();
     }

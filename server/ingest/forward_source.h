@@ -1,7 +1,7 @@
 // What sidecars forward, as a source: batches out of the inbox, each publication handed over once, each batch acknowledged once the store has it.
 //
-// Who sends what: a segment belongs to the sender that told of it first, for as long as that one is heard. What another sender says of it is
-// refused. A sender that says nonsense loses its stream, and its other runs nothing. Drain thread only.
+// Who sends what: a segment belongs to the sender that told of it first, for as long as that one's stream is open, however long it is silent. What
+// another sender says of it is refused. A sender that says nonsense loses its stream, and its other runs nothing. Drain thread only.
 #ifndef LOSSGAUGE_SERVER_INGEST_FORWARD_SOURCE_H_
 #define LOSSGAUGE_SERVER_INGEST_FORWARD_SOURCE_H_
 
@@ -114,6 +114,8 @@ class ForwardSource final : public state::RecordSource {
   void AcknowledgeKept();
   void Refuse(Sender* sender, const char* cause, const std::string& what);
   void Hold(Unacknowledged* held, Producer* producer);
+  // Whether the producer is the sender's, from now on if nobody else's stream that told of it is open.
+  bool Own(Sender* sender, Producer* producer);
   // False: its owner has as many runs as one sender may.
   bool Claim(Producer* producer);
   void Release(Producer* producer);

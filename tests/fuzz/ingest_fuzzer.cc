@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -37,8 +38,10 @@ constexpr std::size_t kMaxOperations = 200;
 constexpr std::size_t kMaxRuns = 4;
 constexpr std::size_t kMaxRanks = 16;
 
-void Require(bool holds) {
-  if (!holds) std::abort();
+void Require(bool holds, int line = __builtin_LINE()) {
+  if (holds) return;
+  std::fprintf(stderr, "ingest_fuzzer.cc:%d does not hold\n", line);
+  std::abort();
 }
 
 // The input as numbers; zeros behind its end.

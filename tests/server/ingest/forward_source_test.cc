@@ -455,7 +455,7 @@ TEST_F(ForwardSourceTest, AfterARestartNobodyIsHeardUntilHeComesBack) {
 }
 
 // Bad input: refused or counted, and nothing of it harms another run.
-TEST_F(ForwardSourceTest, TheSecondNodeThatClaimsASegmentIsRefusedForAsLongAsTheFirstIsHeard) {
+TEST_F(ForwardSourceTest, TheSecondNodeThatClaimsASegmentIsRefusedForAsLongAsTheFirstIsConnected) {
   Rank a("run", 0, 1, 1);
   const auto first = Connect("a"), second = Connect("b");
   v1::Batch batch = Told(a, 1, 1);
@@ -467,12 +467,24 @@ TEST_F(ForwardSourceTest, TheSecondNodeThatClaimsASegmentIsRefusedForAsLongAsThe
   EXPECT_EQ(Count("records_refused"), 1u);
   EXPECT_EQ(second->acknowledged, 1u) << "refused for good: it need not be kept";
   EXPECT_EQ(Run()->ranks[0].totals.records_read, 1u);
+  // A first one that was silent for long is still the first, and loses nothing when it speaks again.
+  Cycle(20);
+  v1::Batch late;
+  late.set_sequence(2);
+  AppendSample(a.Step(1, clock_.NowNs()), 1, &late);
+  Send(second, Told(a, 1, 2));
+  Send(first, late);
+  Cycle();
+  EXPECT_EQ(Count("refused/second_sender"), 2u);
+  EXPECT_EQ(Run()->ranks[0].totals.records_read, 2u);
+  EXPECT_EQ(first->acknowledged, 2u);
   Disconnect(first);
-  batch = Told(a, 1, 2);
-  AppendSample(a.Step(1, clock_.NowNs()), 1, &batch);
+  batch.Clear();  // who told of it while it was another's need not tell again
+  batch.set_sequence(3);
+  AppendSample(a.Step(2, clock_.NowNs()), 1, &batch);
   Send(second, batch);
   Cycle();
-  EXPECT_EQ(Run()->ranks[0].totals.records_read, 2u);
+  EXPECT_EQ(Run()->ranks[0].totals.records_read, 3u);
 }
 
 TEST_F(ForwardSourceTest, TwoLiveProcessesOfOneRankAreNotBothTaken) {

@@ -17,10 +17,10 @@
 #include "lossgauge/v1/lossgauge.grpc.pb.h"
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/ingest/forward_items.h"
-#include "server/transport/httplib.h"
 #include "tests/scratch_directory.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/main/daemon_process.h"
+#include "tests/server/main/page_value.h"
 
 namespace lossgauge {
 namespace {
@@ -65,7 +65,7 @@ class Hostile {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     stub_ = v1::Ingest::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(200));
     context_.AddMetadata("authorization", "Bearer " + token);
     stream_ = stub_->Forward(&context_);
     v1::ForwardRequest request;
@@ -133,7 +133,7 @@ class HostileSendersTest : public ::testing::Test {
     address_ = daemon_->Address("gRPC");
     const std::string http = daemon_->Address("HTTP");
     ASSERT_FALSE(http.empty()) << daemon_->Log();
-    http_port_ = std::stoi(http.substr(http.rfind(':') + 1));
+    http_port_ = testing::PortOf(http);
     testing::FakeProducerOptions options;
     options.directory = directory_ / "rings";
     options.run = "honest";
@@ -182,14 +182,7 @@ class HostileSendersTest : public ::testing::Test {
     v1::Verdict verdict;
     return lossgauge_->GetVerdict(&context, request, &verdict).ok() && !verdict.reason().empty();
   }
-  // The whole line of a series but its value, as the page has it.
-  double Metric(const std::string& series) {
-    httplib::Client client("127.0.0.1", http_port_);
-    const auto page = client.Get("/metrics");
-    if (!page) return -1;
-    const std::size_t at = page->body.find("\n" + series + " ");
-    return at == std::string::npos ? -1 : std::stod(page->body.substr(at + series.size() + 2));
-  }
+  double Metric(const std::string& series) { return testing::PageValue(http_port_, series); }
   double Refused(const std::string& cause) { return Metric("lossgauge_ingest_refused_total{cause=\"" + cause + "\"}"); }
   // Of the daemon, in MiB.
   double Memory() {
@@ -252,11 +245,11 @@ TEST_F(HostileSendersTest, OneThatFloods) {
   ASSERT_TRUE(flood.Send(told));
   // Nothing to acknowledge, and so as many at a time as the connection takes; of items that take a hundred times their bytes.
   v1::Batch empty_items;
-  for (int i = 0; i < 200'000; ++i) empty_items.add_items();
+  for (int i = 0; i < 100'000; ++i) empty_items.add_items();
   double most = 0;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 50; ++i) {
     ASSERT_TRUE(flood.Send(empty_items, false));
-    if (i % 20 == 0) {
+    if (i % 10 == 0) {
       EXPECT_TRUE(VerdictIsAnswered());
       most = std::max(most, Memory());
     }
@@ -285,11 +278,11 @@ TEST_F(HostileSendersTest, OneThatOpensMoreStreamsThanOneMayHold) {
 }
 
 TEST_F(HostileSendersTest, OneThatCallsMoreOftenThanOneMay) {
-  Start({"--max_calls_per_client=50"});
+  Start({"--max_calls_per_client=10"});
   int refused = 0;
   for (int i = 0; i < 300; ++i) refused += Hostile(address_, "often").welcomed() ? 0 : 1;
   EXPECT_GT(refused, 0);
-  EXPECT_EQ(Metric("lossgauge_requests_refused_total{protocol=\"grpc\",cause=\"rate\"}"), refused);
+  EXPECT_GE(Metric("lossgauge_requests_refused_total{protocol=\"grpc\",cause=\"rate\"}"), refused);  // this test's own questions, too
   // One address here, so that whoever asks has to wait until there are calls again; the sidecar's stream stands.
   EXPECT_TRUE(Eventually([&] { return VerdictIsAnswered(); }));
   ExpectTheHonestRunUnharmed();
