@@ -35,6 +35,10 @@ struct ForwardClient::Session {
 
 ForwardClient::ForwardClient(ForwardClientOptions options, Spool* spool, const Forwarder* forwarder, state::Clock* clock)
     : options_(std::move(options)), spool_(spool), forwarder_(forwarder), clock_(clock) {
+  if (!options_.renew_credentials) Connect(grpc::InsecureChannelCredentials());
+}
+
+void ForwardClient::Connect(const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // A daemon that is cut off is noticed within 15 s, also while there is nothing to send.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
@@ -44,7 +48,6 @@ ForwardClient::ForwardClient(ForwardClientOptions options, Spool* spool, const F
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(options_.first_pause_ns / 1'000'000));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(options_.longest_pause_ns / 1'000'000));
-  const auto credentials = options_.credentials ? options_.credentials : grpc::InsecureChannelCredentials();
   stub_ = v1::Ingest::NewStub(grpc::CreateCustomChannel(options_.address, credentials, arguments));
 }
 
@@ -89,6 +92,10 @@ void ForwardClient::Loop() {
 }
 
 std::string ForwardClient::RunSession() {
+  if (options_.renew_credentials) {
+    if (const auto credentials = options_.renew_credentials(); credentials != nullptr) Connect(credentials);
+    if (stub_ == nullptr) return "certificates or key cannot be read";
+  }
   grpc::ClientContext context;
   context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
   context.set_wait_for_ready(false);

@@ -28,7 +28,8 @@ struct ForwardClientOptions {
   std::size_t reader = 0;      // of the spool
   std::string sender;          // 16 bytes
   std::string node;
-  std::shared_ptr<grpc::ChannelCredentials> credentials;   // null: no TLS
+  // Before each stream: credentials that differ from those before, or null. Of each client its own copy. Unset: no TLS.
+  std::function<std::shared_ptr<grpc::ChannelCredentials>()> renew_credentials;
   std::function<void(grpc::ClientContext*)> prepare;       // of each stream: a token, say
   std::int64_t send_every_ns = 100'000'000;                // frames that come meanwhile go in one message
   std::int64_t liveness_every_ns = 1'000'000'000;
@@ -63,6 +64,7 @@ class ForwardClient {
   struct Session;
 
   void Loop();
+  void Connect(const std::shared_ptr<grpc::ChannelCredentials>& credentials);
   // One stream from Hello to its end. The sentence says why it ended.
   std::string RunSession();
   bool SendDefinitions(Session* session);

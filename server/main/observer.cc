@@ -228,7 +228,7 @@ absl::Status Observer::MakeRingSource() {
   forwarding.node = NodeName();
   auto credentials = transport::MakeChannelCredentials("--forward_tls_", flags_.service.forward_tls);
   if (!credentials.ok()) return credentials.status();
-  forwarding.client.credentials = *std::move(credentials);
+  if (!flags_.service.forward_tls.ca.empty()) forwarding.client.renew_credentials = transport::RenewedCredentials("--forward_tls_", flags_.service.forward_tls);
   if (const std::string& path = flags_.service.forward_token_file; !path.empty()) {
     if (const auto token = transport::ReadToken("--forward_token_file", path); !token.ok()) return token.status();
     // Read for each stream: it may have been changed.

@@ -14,7 +14,7 @@ ABSL_FLAG(std::string, tls_client_ca, "",
 ABSL_FLAG(std::string, token_file, "",
           "File with bearer tokens, one a line, any of which whoever writes must send (acknowledge, report an action, set a mode; forwarded records). Read "
           "again when it changes. Without it only a server on a loopback address takes what writes, any other is read-only.");
-ABSL_FLAG(std::string, forward_tls_ca, "", "PEM file with the authorities that daemons of --forward_to are checked against: switches TLS on. Default: plain text.");
+ABSL_FLAG(std::string, forward_tls_ca, "", "PEM file with the authorities that daemons of --forward_to are checked against: switches TLS on. Read again, as the other two, when it changes. Default: plain text.");
 ABSL_FLAG(std::string, forward_tls_cert, "", "PEM file with our certificate for daemons that ask for one; with --forward_tls_key.");
 ABSL_FLAG(std::string, forward_tls_key, "", "PEM file with the private key of --forward_tls_cert.");
 ABSL_FLAG(std::string, forward_token_file, "", "File whose first token daemons of --forward_to are shown: one of their --token_file. Read again for each connection.");

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/transport/secret_file.h"
+#include "spdlog/spdlog.h"
 
 namespace lossgauge::transport {
 namespace {
@@ -79,6 +81,30 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
     if (!status.ok()) return status;
   }
   return grpc::SslCredentials(options);
+}
+
+RenewedCredentials::RenewedCredentials(std::string prefix, ClientTlsFiles files)
+    : prefix_(std::move(prefix)), files_(std::move(files)), watch_([this] {
+        std::vector<std::string> paths;
+        for (const std::string* path : {&files_.ca, &files_.cert, &files_.key}) {
+          if (!path->empty()) paths.push_back(*path);
+        }
+        return paths;
+      }()) {}
+
+std::shared_ptr<grpc::ChannelCredentials> RenewedCredentials::operator()() {
+  if (watch_.Changed()) is_due_ = true;
+  if (!is_due_) return nullptr;
+  auto credentials = MakeChannelCredentials(prefix_, files_);
+  if (!credentials.ok()) {
+    const std::string error(credentials.status().message());
+    if (error != last_error_) spdlog::error("{}; going on with what was read before", error);
+    last_error_ = error;
+    return nullptr;
+  }
+  last_error_.clear();
+  is_due_ = false;
+  return *std::move(credentials);
 }
 
 }  // namespace lossgauge::transport
