@@ -49,6 +49,10 @@ TEST(Flags, AreCheckedTogether) {
   EXPECT_EQ(ErrorOf({"--fault_rank=2", "--ranks=2"}), "--fault_rank=2 but there are only --ranks=2");
   EXPECT_NE(ErrorOf({"--fault=mean_of_means"}), "no error");
   EXPECT_NE(ErrorOf({"--then_fault=local_report"}), "no error");
+  EXPECT_EQ(ErrorOf({"--fault=z_loss_sign", "--z_loss=1e-3"}), "no error");
+  EXPECT_NE(ErrorOf({"--fault=z_loss_sign", "--z_loss=0"}), "no error");
+  EXPECT_NE(ErrorOf({"--then_fault=z_loss_sign", "--z_loss=1e-3", "--linear_head"}), "no error");
+  EXPECT_NE(ErrorOf({"--fault=mean_of_means", "--ranks=2", "--then_fault=z_loss_sign", "--z_loss=1e-3"}), "no error");
 }
 
 TEST(Help, ListsEveryFlagWithDefaultAndUnitAndEveryFault) {

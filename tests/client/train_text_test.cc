@@ -389,6 +389,29 @@ TEST_F(TrainText, AMuteRankStandsStillInItsRingOnly) {
   EXPECT_EQ(Records(1).size(), 10u);
 }
 
+TEST_F(TrainText, AForgottenLossScaleShowsInTheNormAndNotInTheLoss) {
+  const JobResult clean = RunJob({"--steps=260", "--batch=16", "--no_telemetry"});
+  const JobResult job = RunJob({"--steps=260", "--batch=16", "--no_telemetry", "--fault=unscaled", "--fault_step=200"});
+  EXPECT_NEAR(job.log[200].grad_norm, 1024 * clean.log[200].grad_norm, 1);
+  for (std::size_t step = 201; step < 260; ++step) EXPECT_GT(job.log[step].grad_norm, 100 * clean.log[step].grad_norm) << step;
+  EXPECT_NEAR(job.MeanLoss(220, 260), clean.MeanLoss(220, 260), 0.05) << "clipping and the optimizer take the factor out again";
+}
+
+TEST_F(TrainText, AZLossOfTheWrongSignDrivesLogZAwayBeforeTheLossShowsIt) {
+  const std::vector<std::string> flags = {"--steps=720", "--batch=16", "--no_telemetry", "--z_loss=1e-3"};
+  std::vector<std::string> faulty = flags;
+  faulty.insert(faulty.end(), {"--fault=z_loss_sign", "--fault_step=200"});
+  const JobResult clean = RunJob(flags), job = RunJob(faulty);
+  EXPECT_EQ(job.log[200].mean_log_z, clean.log[200].mean_log_z);
+  EXPECT_GT(job.log[710].mean_log_z, job.log[200].mean_log_z + 2);
+  EXPECT_LT(clean.log[710].mean_log_z, clean.log[200].mean_log_z);
+  double worse = 0;  // in nats per token, without the z-loss
+  for (std::size_t step = 680; step < 720; ++step) {
+    worse += (job.log[step].loss - job.log[step].z_loss - clean.log[step].loss + clean.log[step].z_loss) / 40;
+  }
+  EXPECT_NEAR(worse, 0, 0.05);
+}
+
 TEST_F(TrainText, AKilledRankEndsTheJobWithItsSignal) {
   const JobResult job = Run({"--steps=40", "--ranks=3", "--batch=258", "--fault=kill", "--fault_step=20", "--fault_rank=1", "--barrier_timeout_s=3600"});
   EXPECT_EQ(job.exit_code, 128 + SIGKILL);

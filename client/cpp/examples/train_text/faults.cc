@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "client/cpp/examples/train_text/random.h"
@@ -15,6 +16,7 @@ constexpr std::int32_t kPaddingToken = 0;
 constexpr double kDivergenceFactor = 100;
 constexpr float kHeadInflation = 2.5f;
 constexpr std::int64_t kDelayMs = 400;
+constexpr double kLossScale = 1024;
 
 struct Entry {
   Fault fault;
@@ -44,6 +46,8 @@ constexpr Entry kEntries[] = {
     {Fault::kBadShard, "bad_shard", kForGood, "one rank reads garbage: its loss lies apart"},
     {Fault::kSlowRank, "slow_rank", kForGood, "one rank takes 400 ms longer for each step"},
     {Fault::kMute, "mute", kForGood, "one rank trains on and no longer publishes"},
+    {Fault::kUnscaled, "unscaled", kForGood, "gradients are clipped without being divided by a loss scale of 1024 first: their norm jumps, the loss does not"},
+    {Fault::kZLossSign, "z_loss_sign", kForGood, "the z-loss is subtracted: log Z drifts away, the loss does not show it"},
 };
 
 const Entry& EntryOf(Fault fault) {
@@ -146,12 +150,26 @@ bool FaultPlan::CorruptHidden(std::int64_t step, const ModelShape& shape, const 
 
 double FaultPlan::LearningRateFactor(std::int64_t step) const { return Active(Fault::kDivergence, step) ? kDivergenceFactor : 1; }
 
+double FaultPlan::GradientFactor(std::int64_t step) const { return Active(Fault::kUnscaled, step) ? kLossScale : 1; }
+
 std::int64_t FaultPlan::DelayMs(std::int64_t step) const { return Active(Fault::kSlowRank, step) && HitsThisRank() ? kDelayMs : 0; }
 
 void FaultPlan::Signal(std::int64_t step) const {
   if (!HitsThisRank()) return;
   if (Begins(Fault::kKill, step)) std::raise(SIGKILL);
   if (Begins(Fault::kFreeze, step)) std::raise(SIGSTOP);
+}
+
+void SubtractZLossGradient(const lg_cross_entropy_args& loss, std::span<const float> logits, std::int64_t columns, float* gradients) {
+  const std::int32_t* targets = static_cast<const std::int32_t*>(loss.targets);
+  for (std::int64_t row = 0; row < loss.rows; ++row) {
+    if (targets[row] == loss.ignore_index) continue;
+    const double log_z = loss.log_z[row];
+    const double twice = 2 * 2 * loss.z_loss_weight * log_z / loss.denominator;  // once to undo what was added, once to subtract it
+    for (std::int64_t i = row * columns; i < row * columns + loss.vocab_size; ++i) {
+      gradients[i] -= static_cast<float>(twice * std::exp(logits[static_cast<std::size_t>(i)] - log_z));
+    }
+  }
 }
 
 }  // namespace lossgauge::train_text

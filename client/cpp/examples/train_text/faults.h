@@ -9,6 +9,7 @@
 
 #include "client/cpp/examples/train_text/batches.h"
 #include "client/cpp/examples/train_text/model.h"
+#include "lossgauge/lossgauge.h"
 
 namespace lossgauge::train_text {
 
@@ -31,7 +32,9 @@ enum class Fault {
   kPadding,           // the loader labels every position with the padding token
   kBadShard,          // one rank reads garbage
   kSlowRank,          // one rank takes longer
-  kMute               // one rank trains on and no longer publishes
+  kMute,              // one rank trains on and no longer publishes
+  kUnscaled,          // gradients are not divided by the loss scale
+  kZLossSign          // the z-loss pushes log Z away instead of pulling it back
 };
 
 std::vector<std::string> FaultNames();  // as --fault takes them, "none" first
@@ -62,6 +65,7 @@ class FaultPlan {
   // Between hidden layer and head. True if something was changed.
   bool CorruptHidden(std::int64_t step, const ModelShape& shape, const Batch& batch, std::vector<float>* hidden) const;
   double LearningRateFactor(std::int64_t step) const;
+  double GradientFactor(std::int64_t step) const;
   // How much longer the step takes this rank.
   std::int64_t DelayMs(std::int64_t step) const;
   bool Mute(std::int64_t step) const { return Active(Fault::kMute, step) && HitsThisRank(); }
@@ -81,6 +85,10 @@ class FaultPlan {
   std::uint64_t seed_;
   int rank_, victim_;
 };
+
+// kZLossSign: makes of the gradient that a call with `loss` gave at `logits` that of a loss from which the z-loss was taken where it should be added.
+// Both are [loss.rows, columns]; targets are int32, loss.denominator is not 0.
+void SubtractZLossGradient(const lg_cross_entropy_args& loss, std::span<const float> logits, std::int64_t columns, float* gradients);
 
 }  // namespace lossgauge::train_text
 

@@ -135,6 +135,10 @@ std::string CheckTogether(const Options& o) {
     return "fault mean_of_means needs --ranks or --micro_batches above 1: one count is its own mean";
   }
   if ((o.fault == "local_report" || o.then_fault == "local_report") && o.ranks == 1) return "fault local_report needs --ranks above 1";
+  const auto has = [&](const char* fault) { return o.fault == fault || o.then_fault == fault; };
+  if (has("z_loss_sign") && (!(o.z_loss > 0) || o.linear_head || has("mean_of_means"))) {
+    return "fault z_loss_sign needs --z_loss above 0, logits (no --linear_head) and one denominator (no mean_of_means)";
+  }
   return "";
 }
 

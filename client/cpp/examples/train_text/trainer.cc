@@ -181,6 +181,7 @@ std::string Trainer::TrainStep(std::int64_t step, bool* stop) {
   sums = {scalars[0], scalars[1], scalars[2], scalars[3], scalars[4], scalars[5]};
   if (std::string error = group_->Sum(rank_, std::span<float>(model_.gradients())); !error.empty()) return error;
   if (options_.gradient_reduction == "mean") Scale(model_.gradients(), 1 / static_cast<double>(options_.ranks));
+  if (const double factor = faults_.GradientFactor(step); factor != 1) Scale(model_.gradients(), factor);
 
   const double grad_norm = Norm(model_.gradients());
   const double learning_rate = LearningRateAt(OptimizerOf(options_), step) * faults_.LearningRateFactor(step);
@@ -237,7 +238,7 @@ std::string Trainer::MicroBatch(std::int64_t step, const Batch& batch, StepSums*
   } else {
     loss.args.denominator = std::max(1.0, unmasked_now_) / averaged_ranks;
   }
-  if (std::string error = RunLoss(loss.args, batch, true); !error.empty()) return error;
+  if (std::string error = RunLoss(step, loss.args, batch, true); !error.empty()) return error;
 
   for (std::int64_t i = 0; i < rows; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -250,7 +251,7 @@ std::string Trainer::MicroBatch(std::int64_t step, const Batch& batch, StepSums*
   return "";
 }
 
-std::string Trainer::RunLoss(const lg_cross_entropy_args& loss, const Batch& batch, bool trains) {
+std::string Trainer::RunLoss(std::int64_t step, const lg_cross_entropy_args& loss, const Batch& batch, bool trains) {
   const ModelShape& shape = model_.shape();
   if (!options_.linear_head) {
     float* logits = model_.ProjectToLogits(pool_);
@@ -258,7 +259,10 @@ std::string Trainer::RunLoss(const lg_cross_entropy_args& loss, const Batch& bat
     call.args = loss;
     call.args.logits = logits;
     if (trains) call.args.grad_logits = logits;  // in place
+    const bool flips = trains && faults_.Active(Fault::kZLossSign, step);
+    const std::vector<float> kept(logits, logits + (flips ? batch.rows() * shape.columns() : 0));
     if (const Status status = call.Run(&gauge_); !status.ok()) return "cross-entropy: " + status.message();
+    if (flips) SubtractZLossGradient(loss, kept, shape.columns(), logits);
     if (trains) model_.Backward(pool_, batch.context, logits);
     return "";
   }
@@ -290,7 +294,7 @@ std::string Trainer::Evaluate(std::int64_t step, bool report) {
     loss.args.losses = losses.data();
     loss.args.position_base = batch.first_position;
     loss.args.threads = static_cast<std::int32_t>(options_.threads);
-    if (std::string error = RunLoss(loss.args, batch, false); !error.empty()) return "evaluation: " + error;
+    if (std::string error = RunLoss(step, loss.args, batch, false); !error.empty()) return "evaluation: " + error;
     for (std::size_t i = 0; i < losses.size(); ++i) sums[0] += batch.targets[i] == kIgnoreIndex ? 0 : losses[i];
     sums[1] = static_cast<double>(batch.unmasked());
   }

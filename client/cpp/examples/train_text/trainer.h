@@ -54,7 +54,7 @@ class Trainer {
   std::string TrainStep(std::int64_t step, bool* stop);
   std::string MicroBatch(std::int64_t step, const Batch& batch, StepSums* sums);
   // Loss of the hidden states in model_, and of a micro-batch that trains its gradients. `loss` has everything but the tensors of the model.
-  std::string RunLoss(const lg_cross_entropy_args& loss, const Batch& batch, bool trains);
+  std::string RunLoss(std::int64_t step, const lg_cross_entropy_args& loss, const Batch& batch, bool trains);
   std::string Evaluate(std::int64_t step, bool report);
   std::string SaveCheckpoint(std::int64_t step);
   std::string Hang();
