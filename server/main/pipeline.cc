@@ -1,5 +1,7 @@
 #include "server/main/pipeline.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -196,7 +198,12 @@ void Pipeline::Post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
 }
 
-void Pipeline::Start() { thread_ = std::thread([this] { Loop(); }); }
+void Pipeline::Start() {
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "lossgauge-drain");  // `ps -L` then shows what the thread waits for that must not wait
+    Loop();
+  });
+}
 
 void Pipeline::Stop(std::int64_t limit_ns) {
   if (!thread_.joinable()) return;
