@@ -78,15 +78,29 @@ class Webhook:
         return {name for (r, name), states in self.alerts.items() if r == run and "firing" in states}
 
 
-class Stack:
-    def __init__(self, build=None, sidecar_flags=(), prometheus=True):
-        self.bin = pathlib.Path(build or os.environ.get("LOSSGAUGE_BUILD_DIR", ROOT / "build" / "cpu")) / "bin"
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="lossgauge-e2e-"))
-        self.ring_dir = self.dir / "rings"
+class Lossgauged:
+    """Where one lossgauged has its files and listens; process is None until it is started."""
+
+    def __init__(self, directory, name=""):
+        self.name = f"lossgauged-{name}" if name else "lossgauged"
+        self.ring_dir = directory / f"{name}rings"
         self.ring_dir.mkdir(mode=0o750)
-        self.state_dir = self.dir / "state"
+        self.state_dir = directory / f"{name}state"
+        self.log = directory / f"{self.name}.log"
         self.http = f"http://127.0.0.1:{free_port()}"
         self.grpc = f"127.0.0.1:{free_port()}"
+        self.process = None
+
+
+class Stack:
+    """`more` names further lossgaugeds that Prometheus scrapes too: further[name], to be started by start()."""
+
+    def __init__(self, build=None, sidecar_flags=(), prometheus=True, more=()):
+        self.bin = pathlib.Path(build or os.environ.get("LOSSGAUGE_BUILD_DIR", ROOT / "build" / "cpu")) / "bin"
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="lossgauge-e2e-"))
+        self.first = Lossgauged(self.dir)
+        self.further = {name: Lossgauged(self.dir, name) for name in more}
+        self.ring_dir, self.state_dir, self.http, self.grpc = self.first.ring_dir, self.first.state_dir, self.first.http, self.first.grpc
         self.sidecar_flags = list(sidecar_flags)
         self.with_prometheus = prometheus
         self.processes = []
@@ -115,11 +129,16 @@ class Stack:
         self.processes.append(process)
         return process
 
+    def start(self, one, *flags, role="sidecar", prefix=(), **options):
+        rings = [f"--ring_dir={one.ring_dir}"] if role == "sidecar" else []
+        one.process = self.spawn(one.name, [
+            *prefix, self.bin / "lossgauged", role, *rings, f"--state_dir={one.state_dir}",
+            f"--http_listen={one.http.removeprefix('http://')}", f"--grpc_listen={one.grpc}", *flags], **options)
+        wait_for(f"{one.name} is ready", lambda: get(one.http + "/-/ready"), 20)
+        return one.process
+
     def start_sidecar(self):
-        self.sidecar = self.spawn("lossgauged", [
-            self.bin / "lossgauged", "sidecar", f"--ring_dir={self.ring_dir}", f"--state_dir={self.state_dir}",
-            f"--http_listen={self.http.removeprefix('http://')}", f"--grpc_listen={self.grpc}", *self.sidecar_flags])
-        wait_for("lossgauged is ready", lambda: get(self.http + "/-/ready"), 20)
+        self.sidecar = self.start(self.first, *self.sidecar_flags)
         return self.sidecar
 
     def start_prometheus(self):
@@ -142,7 +161,7 @@ class Stack:
             "alerting:\n  alertmanagers:\n    - static_configs:\n"
             f"        - targets: ['127.0.0.1:{alertmanager_port}']\n"
             "scrape_configs:\n  - job_name: lossgauge\n    static_configs:\n"
-            f"      - targets: ['{self.http.removeprefix('http://')}']\n")
+            f"      - targets: {[one.http.removeprefix('http://') for one in (self.first, *self.further.values())]}\n")
         self.spawn("alertmanager", [
             shutil.which("prometheus-alertmanager") or "alertmanager", f"--config.file={self.dir}/alertmanager.yml",
             f"--storage.path={self.dir}/alertmanager", f"--web.listen-address=127.0.0.1:{alertmanager_port}",

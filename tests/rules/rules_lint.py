@@ -1,5 +1,6 @@
 """Rules and runbooks: every alert can be acted on, every name exists, every alert is tried by promtool, quiet and firing."""
 
+import json
 import re
 import unittest
 
@@ -84,6 +85,19 @@ class RunbooksTest(unittest.TestCase):
                     self.assertEqual(problems(query, names), [])
                 for word in re.findall(r"`((?:lossgauge_|process_)[a-z0-9_]+)(?:\{[^`]*\})?`", text):
                     self.assertIn(word, names)
+
+    def test_every_page_names_the_dashboard_and_panels_to_look_at(self):
+        dashboards = [json.loads(path.read_text()) for path in sorted((DASHBOARDS / "grafana").glob("*.json")) if not path.name.startswith("package")]
+        panels = {one["title"]: {panel["title"] for row in one["panels"] for panel in [row, *row.get("panels", [])]} for one in dashboards}
+        for name in sorted(set(NAMES) - {"LossgaugeWatchdog"}):
+            with self.subTest(name):
+                text = " ".join((DASHBOARDS / "runbooks" / f"{name}.md").read_text().split("## Diagnosis")[1].split())
+                named = re.findall(r"Dashboard \*([^*]+)\*, panels? \*([^*]+)\*(?:(?:,| and) \*([^*]+)\*)*", text)
+                self.assertTrue(named)
+                for dashboard, *titles in named:
+                    self.assertIn(dashboard, panels)
+                    self.assertLessEqual(set(filter(None, titles)), panels[dashboard])
+                self.assertLessEqual(set(re.findall(r"[^d], panels? \*([^*]+)\*", text)), set().union(*panels.values()))
 
     def test_every_command_on_a_page_is_one_that_lossgaugectl_has(self):
         for name in NAMES:
