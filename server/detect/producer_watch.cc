@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ using state::ProducerState;
 using state::TimeNs;
 
 constexpr double kSecond = 1e9;
+constexpr std::int64_t kMaxStep = std::int64_t{1} << 61;  // that a saved state may hold
 constexpr TimeNs kLossCloseNs = 60'000'000'000;
 
 TimeNs Seconds(double seconds) { return static_cast<TimeNs>(std::min(seconds, 1e9) * kSecond); }
@@ -32,6 +34,17 @@ std::string RankNames(const std::vector<const LivenessReport*>& reports) {
   }
   if (reports.size() > kNamed) absl::StrAppend(&names, " and ", reports.size() - kNamed, " more");
   return names;
+}
+
+// The step that the lost got to, by their own word: when the loss is seen, their last records may still have to be read or joined, and how many differs from
+// loss to loss. `last_step` of the run where no word of theirs can be a step.
+std::int64_t StepOfLoss(const std::vector<const LivenessReport*>& lost, std::int64_t last_step) {
+  std::optional<std::int64_t> step;
+  for (const LivenessReport* report : lost) {
+    if (report->published_step < 0 || report->published_step > kMaxStep) continue;
+    step = std::min(step.value_or(report->published_step), report->published_step);
+  }
+  return step.value_or(last_step);
 }
 
 bool Alive(const LivenessReport& report) {
@@ -124,7 +137,7 @@ void ProducerWatch::CheckLost(const state::Presence& presence, const Run& run, c
   Finding finding;
   finding.condition = Condition::kProducerLost;
   finding.severity = state::Severity::kCritical;
-  finding.onset_step = finding.peak_step = run.last_step;
+  finding.onset_step = finding.peak_step = StepOfLoss(lost, run.last_step);
   if (lost.size() == 1) finding.rank = first->producer->layout.rank;
   finding.summary = absl::StrFormat("The job process of %s is gone without a clean end (killed or crashed); last published step %d",
                                     RankNames(lost), first->published_step);

@@ -275,6 +275,39 @@ TEST(Verdict, TheSameFailureAtTheSameStepAfterARestartHalts) {
   ExpectComplete(verdict);
 }
 
+TEST(Verdict, TheSameFailureIsKnownThoughTheLastStepsAreReadAfterIt) {
+  const auto crash_at_199 = [](std::uint32_t rank, LivenessReport& report) {
+    Crash(rank, report);
+    report.published_step = 199;
+  };
+  for (const int read : {0, 20, 50}) {
+    JudgeScript job;
+    job.Steps(read, 2.2);
+    job.Look(crash_at_199);
+    job.Steps(200 - read, 2.2);
+    job.Look(crash_at_199);
+    EXPECT_EQ(job.Verdict().action, Action::kRestart) << job.Verdict().reason;
+    job.NewAttempt("2", 150);
+    job.Steps(50, 2.2);
+    job.Look(crash_at_199);
+    EXPECT_EQ(Code(job.Verdict()), "repeated_failure") << read << " steps were read before the first loss was seen: " << job.Verdict().reason;
+  }
+}
+
+TEST(Verdict, AStepThatALostProducerCannotHaveReachedIsNotBelieved) {
+  for (const std::int64_t step : {std::int64_t{-7}, INT64_MIN, INT64_MAX}) {
+    JudgeScript job;
+    job.Steps(200, 2.2);
+    job.Look([step](std::uint32_t rank, LivenessReport& report) {
+      Crash(rank, report);
+      report.published_step = step;
+    });
+    EXPECT_EQ(job.FindOpen(Condition::kProducerLost)->onset_step, 199);
+    job.Restart();
+    EXPECT_EQ(job.Verdict().action, Action::kRestart);
+  }
+}
+
 TEST(Verdict, AnotherFailureFurtherOnIsAnotherRestart) {
   JudgeScript job;
   job.Steps(200, 2.2);
