@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "kernels/cuda/agreement.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_arguments.h"
@@ -180,6 +181,9 @@ class CudaBackend final : public DeviceBackend {
     const ScopedDevice current(ordinal);
     Call call;
     if (const int code = Begin(ordinal, args.loss.stream, function, &call); code != LG_OK) return code;
+    if (!call.capturing() && agreements_.AwaitFirstCall(communicator)) {
+      if (const int code = agreements_.Ask(*nccl, args, 0, communicator, function); code != LG_OK) return code;
+    }
     unsigned char* const own = static_cast<unsigned char*>(gathered) + args.group_index * args.gathered_stride;
     if (const int code = EnqueueShardBegin(args, call, own, function); code != LG_OK) return code;
     const int error = nccl->AllGather(own, gathered, static_cast<std::size_t>(args.gathered_stride / 8), Nccl::kUint64, communicator, call.stream);
@@ -198,11 +202,14 @@ class CudaBackend final : public DeviceBackend {
     NcclUniqueId copy;
     std::memcpy(&copy, id, sizeof copy);
     const int error = nccl->CommInitRank(communicator, group_size, copy, group_index);
-    return error == 0 ? LG_OK : nccl->SetError(error, function, "ncclCommInitRank");
+    if (error != 0) return nccl->SetError(error, function, "ncclCommInitRank");
+    agreements_.Opened(*communicator);
+    return LG_OK;
   }
   int CloseCommunicator(void* communicator, const char* function) override {
     const Nccl* const nccl = Nccl::Get(function);
     if (nccl == nullptr) return LG_UNAVAILABLE;
+    agreements_.Closed(communicator);
     const int error = nccl->CommDestroy(communicator);
     return error == 0 ? LG_OK : nccl->SetError(error, function, "ncclCommDestroy");
   }
@@ -261,6 +268,9 @@ class CudaBackend final : public DeviceBackend {
     const ScopedDevice current(ordinal);
     Call call;
     if (const int code = BeginLinearCall(args, ordinal, function, &call, &linear); code != LG_OK) return code;
+    if (linear.nccl != nullptr && !call.capturing() && agreements_.AwaitFirstCall(sharded->communicator)) {
+      if (const int code = agreements_.Ask(*linear.nccl, sharded->shard, linear.plan.chunk_rows, sharded->communicator, function); code != LG_OK) return code;
+    }
     CrossEntropyLaunch loss = MakeLaunch(args.loss, purpose);
     // Of what nothing is divided by, the record tells nothing.
     const bool divides = args.loss.reduction == LG_MEAN && (args.loss.loss != nullptr || WantsGradient(args));
@@ -342,6 +352,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
   std::atomic<bool> known_[64]{};
+  Agreements agreements_;
 };
 
 }  // namespace

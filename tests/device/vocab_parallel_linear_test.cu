@@ -1,5 +1,6 @@
 // Linear cross-entropy over NCCL, the head cut among one and two GPUs: one device's loss and gradients, the same bits on all ranks and in every run, graphs, records.
 // Skipped where there is no NCCL.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lossgauge/lossgauge.h>
 
@@ -131,6 +132,18 @@ TEST(VocabParallelLinearOverNccl, LossAndGradientsAreThoseOfOneDeviceInTheSameBi
     losses_of_rank[at.rank] = t.losses.Read();
   });
   if (Devices() >= 2) EXPECT_EQ(losses_of_rank[0], losses_of_rank[1]);
+}
+
+TEST(VocabParallelLinearOverNccl, ChunksOfOtherSizesAreNamedInTheFirstCall) {
+  OnGroups([](RankAtWork& at) {
+    at.linear.chunk_rows = 128 + 64 * at.rank;
+    const int code = lg_vocab_parallel_linear_cross_entropy(&at.args);
+    if (at.ranks == 1) return;
+    EXPECT_EQ(code, LG_FAILED_PRECONDITION);
+    EXPECT_THAT(lg_last_error(), testing::HasSubstr("lg_vocab_parallel_linear_cross_entropy: chunk_rows: expected the same on all ranks of the group"));
+    at.linear.chunk_rows = 128;
+    EXPECT_LG(lg_vocab_parallel_linear_cross_entropy(&at.args));
+  });
 }
 
 TEST(VocabParallelLinearOverNccl, ACapturedCallGivesItsBitsAtEveryReplay) {

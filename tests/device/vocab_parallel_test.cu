@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -314,6 +315,33 @@ TEST_F(VocabParallelOverNccl, ARankThatDoesNotComeHangsNoCallAndLeavesNoLoss) {
       EXPECT_TRUE(std::isnan(late.losses[0]));
       EXPECT_TRUE(std::isnan(FromBf16(late.grad[0])));
     }
+  });
+}
+
+// Where sizes differ NCCL would wait, or mix the contributions up.
+TEST_F(VocabParallelOverNccl, TheFirstCallNamesInWhatRanksContradictEachOther) {
+  OnEachRank(kRanks, [&](int rank) {
+    const auto shard = ShardOf(rank);
+    const lg_vocab_parallel_args right = shard->Args(rank);
+    const auto refused = [&](const char* name, const std::function<void(lg_vocab_parallel_args*)>& spoil) {
+      lg_vocab_parallel_args args = right;
+      spoil(&args);
+      EXPECT_EQ(lg_vocab_parallel_cross_entropy(&args, communicator(rank), shard->gathered), LG_FAILED_PRECONDITION) << name;
+      EXPECT_THAT(lg_last_error(), HasSubstr("lg_vocab_parallel_cross_entropy: " + std::string(name) + ": expected"));
+    };
+    refused("rows", [rank](lg_vocab_parallel_args* a) { a->loss.rows = kRows - 100 * rank; });
+    refused("label_smoothing", [rank](lg_vocab_parallel_args* a) { a->loss.label_smoothing = 0.1 + 0.1 * rank; });
+    refused("step", [rank](lg_vocab_parallel_args* a) { a->step = rank; });
+    refused("shard_offset", [rank](lg_vocab_parallel_args* a) { a->shard_offset = rank == 0 ? 0 : kCuts[1] - 1; });
+    EXPECT_LG(lg_vocab_parallel_cross_entropy(&right, communicator(rank), shard->gathered));
+    Result result;
+    result.Take(*shard);
+    EXPECT_FALSE(std::isnan(result.loss));
+    lg_vocab_parallel_args later = right;  // is not asked, and proves itself on the device
+    later.loss.label_smoothing = 0.1 + 0.1 * rank;
+    EXPECT_LG(lg_vocab_parallel_cross_entropy(&later, communicator(rank), shard->gathered));
+    result.Take(*shard);
+    EXPECT_TRUE(std::isnan(result.loss));
   });
 }
 

@@ -52,7 +52,7 @@ def _contradictions(rank, world, directory, results):
     offset = sum(SHARDS[world][:rank])
     own = weight[offset:offset + SHARDS[world][rank]]
     said = []
-    for options in (dict(label_smoothing=0.1 * rank), dict(shard_offset=0), dict(vocab_size=None), dict()):
+    for options in (dict(chunk_rows=4 + rank), dict(label_smoothing=0.1 * rank), dict(shard_offset=0), dict(vocab_size=None), dict()):
         try:
             options = dict(dict(shard_offset=offset, vocab_size=COLUMNS), **options)
             said.append(lossgauge.vocab_parallel_linear_cross_entropy(hidden, own, labels, **options).item())
@@ -90,6 +90,7 @@ class VocabParallelHead(unittest.TestCase):
 
     def test_ranks_that_contradict_each_other_are_refused_on_all(self):
         for rank, said in run_ranks(self, 2, _contradictions).items():
+            self.assertEqual("FailedPrecondition: chunk_rows: expected the same number on all ranks of the group, got [4, 5] (by rank)", said.pop(0))
             for number, what in ((0, "label_smoothing"), (1, "shard_offset")):
                 if isinstance(said[number], str):
                     self.assertIn("FailedPrecondition", said[number])

@@ -133,6 +133,18 @@ def _contradictions(rank, world, directory, results):
     results[rank] = said
 
 
+def _unequal(rank, world, directory, results):
+    offset, width = mine(world, rank)
+    said = []
+    for rows in (2 - rank % 2, 2):
+        logits, labels = (whole[:rows] for whole in problem())
+        try:
+            said.append(lossgauge.vocab_parallel_cross_entropy(logits[..., offset:offset + width], labels, vocab_size=COLUMNS, shard_offset=offset).item())
+        except lossgauge.Error as error:
+            said.append("{}: {}".format(type(error).__name__, error))
+    results[rank] = said
+
+
 def _of_nccl(rank, world, directory, results):
     logits, labels = problem()
     with tempfile.TemporaryDirectory() as directory, lossgauge.Gauge(run="shard", ring_dir=directory, vocab_size=COLUMNS) as gauge:
@@ -260,6 +272,12 @@ class VocabParallel(unittest.TestCase):
                     self.assertNotEqual(said[3], said[3], "other labels on one rank: NaN")
                     self.assertIn("FailedPrecondition: labels: expected as many tokens on all ranks of the group, got [10, 5", said[4])
                     self.assertEqual(said[5], said[5])
+
+    def test_unequal_numbers_of_tokens_are_refused_in_the_first_call(self):
+        for said in run_ranks(self, 2, _unequal).values():
+            self.assertEqual("FailedPrecondition: labels: expected as many tokens on all ranks of the group, got [10, 5] (by rank)", said[0])
+            self.assertEqual(said[1], said[1])
+            self.assertIsInstance(said[1], float)
 
     def test_without_a_process_group_it_says_so(self):
         logits, labels = problem()

@@ -46,8 +46,9 @@ def vocab_parallel_cross_entropy(
 
     Raises InvalidArgument for an argument that cannot be right. Ranks that contradict each other (dtype, options, columns that do not cover the vocabulary once)
     make FailedPrecondition on every rank on CPUs; on a device, where nobody reads what the others sent, the loss is NaN on every rank and the record counts
-    exchange_bad_rows of the sender. So it is with a contribution that arrives wrong. Unequal numbers of tokens are refused on CPUs; on a device they are unequal
-    sizes in a collective, which TORCH_DISTRIBUTED_DEBUG=DETAIL checks. With NCCL the host waits for nothing; gloo takes a device's tensors through the host.
+    exchange_bad_rows of the sender. So it is with a contribution that arrives wrong. Unequal numbers of tokens are refused on CPUs, and on a device in the group's
+    first call, for which the host waits; in a later one they are unequal sizes in a collective, which TORCH_DISTRIBUTED_DEBUG=DETAIL checks. Otherwise the host
+    waits for nothing with NCCL; gloo takes a device's tensors through the host.
     """
     options = dict(
         ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction, z_loss=z_loss, logit_scale=logit_scale,
@@ -72,6 +73,7 @@ class Group:
     """A process group of torch.distributed, and which of its exchanges this is: all of its ranks count the same, since all make the same calls."""
 
     _exchanges = weakref.WeakKeyDictionary()
+    _agreed = weakref.WeakSet()  # groups whose ranks have once had the same sizes
 
     def __init__(self, process_group):
         distributed = torch.distributed
@@ -99,11 +101,17 @@ class Group:
         else:
             torch.distributed.all_gather(list(gathered.view(self.size, -1).unbind(0)), part.clone(), group=self.handle)
 
-    def check_rows(self, rows):
-        """Contributions of unequal size would end the process inside of gloo: so this comes first, on its own. Not on a device, where the host would wait."""
-        rows_of_ranks = self.gather(torch.tensor(rows, device="cpu")).tolist()
-        if len(set(rows_of_ranks)) != 1:
-            raise FailedPrecondition("labels: expected as many tokens on all ranks of the group, got {} (by rank)".format(rows_of_ranks))
+    def check_sizes(self, device, rows, chunk_rows=0):
+        """Contributions of unequal size would end the process inside of gloo, and hang or be mixed up in NCCL: so this comes first, on its own. On a device, where
+        the host waits for it, in the group's first calls only, until the ranks agree."""
+        if device.type != "cpu" and (self.handle in self._agreed or torch.cuda.is_current_stream_capturing()):
+            return
+        sizes = self.gather(torch.tensor([rows, chunk_rows], device=device)).tolist()
+        for number, expected in enumerate(("labels: expected as many tokens", "chunk_rows: expected the same number")):
+            of_ranks = [of_rank[number] for of_rank in sizes]
+            if len(set(of_ranks)) != 1:
+                raise FailedPrecondition("{} on all ranks of the group, got {} (by rank)".format(expected, of_ranks))
+        self._agreed.add(self.handle)
 
 
 class Shard:
@@ -144,8 +152,7 @@ class _ShardCall(Call):
 
     def loss(self, rows, labels, gradient):
         args, alive = self.args(rows, labels, gradient)
-        if not rows.is_cuda:
-            self.group.check_rows(rows.shape[0])
+        self.group.check_sizes(rows.device, rows.shape[0])
         size = ctypes.c_int64()
         library.call("vocab_parallel_contribution_bytes", rows.shape[0], ctypes.byref(size))
         contribution = torch.empty(size.value, dtype=torch.uint8, device=rows.device)

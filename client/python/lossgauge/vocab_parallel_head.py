@@ -84,8 +84,7 @@ class _ShardedLinearCall(LinearCall):
         """The call with its exchanges, and what went wrong in one of them instead of the library's word for it."""
         if name == "linear_cross_entropy_backward":
             self.group.next_exchange()
-        if memory is None:
-            self.group.check_rows(args.rows)
+        self.group.check_sizes(torch.device("cpu") if memory is None else memory.device, args.rows, args.chunk_rows)
         exchange = _Exchange(self.group, memory)
         sharded = self.sharded(args)
         sharded.exchange = abi.EXCHANGE(exchange)

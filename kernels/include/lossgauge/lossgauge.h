@@ -432,7 +432,9 @@ LG_API int lg_vocab_parallel_check(const lg_vocab_parallel_args* args, const voi
  * between ncclGroupStart and ncclGroupEnd: finish would be enqueued before the exchange (and count it). Collectives of other communicators on the same stream
  * are as legal as between any two calls of NCCL. LG_UNAVAILABLE: no NCCL, or it failed, with its words; a communicator that is known to have failed is refused
  * before anything is enqueued. A rank that does not come makes the others' streams wait, as in any collective, until the job ends it by ncclCommAbort or a
- * timeout of its own; the calls themselves return, and what was not exchanged is then found out by finish. */
+ * timeout of its own; the calls themselves return, and what was not exchanged is then found out by finish. NCCL does not check that ranks give as many bytes: of
+ * a communicator of lg_communicator_open the first call that is not captured asks all ranks first, for which the host waits, and where rows, options or columns
+ * contradict each other every rank gets LG_FAILED_PRECONDITION that names them. */
 LG_API int lg_vocab_parallel_cross_entropy(const lg_vocab_parallel_args* args, void* communicator, void* gathered);
 /* For jobs without a communicator: one rank makes the 128 bytes of `id` and gives them to all. `open` is for the current device and waits for all ranks. NULL is
  * allowed in `close`. */
@@ -463,7 +465,7 @@ typedef int (*lg_exchange)(void* context, const void* contribution, void* gather
  * What disagrees is found out as in lg_vocab_parallel_finish: contributions that are not proven, or rows with other targets, are NaN and counted. On the
  * CPU ranks that cannot belong to one loss (rows, vocab_size, options, columns that do not cover the vocabulary once) get LG_FAILED_PRECONDITION, each of
  * them, after the first exchange. When a call fails on its way, outputs are undefined but for `loss`, which is not written, and, on the CPU, nothing is
- * counted.
+ * counted. Over a communicator of lg_communicator_open the first call asks the ranks as in lg_vocab_parallel_cross_entropy, for chunk_rows too.
  *
  * Signals are those of the vocabulary-parallel loss, and head_grad_sq_sum of the rank's own shard; hidden_grad_sq_sum is absent, unless the group is one
  * rank. A later upstream gradient takes the call once more, with its exchanges: without gauge, losses, log_z and loss, under other `step` or `micro_batch`
