@@ -46,8 +46,10 @@ void ForwardClient::Connect(const std::shared_ptr<grpc::ChannelCredentials>& cre
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(options_.first_pause_ns / 1'000'000));
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(options_.longest_pause_ns / 1'000'000));
+  // The pauses are ours. gRPC's own growing ones would refuse to connect at the end of ours, which then grow once more: a daemon that is away for half a
+  // second was called again after five.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(options_.first_pause_ns / 2'000'000));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(options_.first_pause_ns / 2'000'000));
   stub_ = v1::Ingest::NewStub(grpc::CreateCustomChannel(options_.address, credentials, arguments));
 }
 
