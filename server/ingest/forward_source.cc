@@ -397,13 +397,14 @@ state::PollResult ForwardSource::Poll(state::RecordSink& sink, const state::Curs
     if (entry.kind == InboxEntry::Kind::kClosed) {
       Close(entry.link.get());
     } else if (found != by_link_.end()) {
-      ReadBatch(found->second, *entry.batch, now_ns);
+      Sender* sender = found->second;
+      ReadBatch(sender, *entry.batch, now_ns);
+      AcknowledgeKept(sender);  // a batch that brought nothing new waits for no commit
       entry.link->Taken();
     }
     entry = {};
   }
   result_.more = taken == options_.poll_batches;
-  AcknowledgeKept();  // batches that brought nothing new wait for no commit
   if (now_ns >= next_forget_ns_) Forget(now_ns);
   result_.live_producers = by_link_.size();  // of senders: with one connected there is something to look at soon
   stats_.ingest["senders"] = by_link_.size();
@@ -442,20 +443,22 @@ void ForwardSource::OnCommitted(state::TimeNs) { AcknowledgeKept(); }
 
 void ForwardSource::AcknowledgeKept() {
   if (cursors_ == nullptr) return;
+  for (auto& [id, sender] : senders_) AcknowledgeKept(sender.get());
+}
+
+void ForwardSource::AcknowledgeKept(Sender* sender) {
   const auto is_kept = [this](const Unacknowledged& batch) {
     return std::all_of(batch.held.begin(), batch.held.end(), [this](const Held& held) {
       const state::ResumePosition kept = cursors_->FindCommitted(held.segment);
       return kept.ended || (kept.next_steps_publication >= held.steps_end && kept.next_events_publication >= held.events_end);
     });
   };
-  for (auto& [id, sender] : senders_) {
-    std::uint64_t acknowledged = 0;
-    while (!sender->unacknowledged.empty() && is_kept(sender->unacknowledged.front())) {
-      acknowledged = sender->unacknowledged.front().sequence;
-      sender->unacknowledged.pop_front();
-    }
-    if (acknowledged > 0 && sender->link != nullptr) sender->link->Acknowledge(acknowledged);
+  std::uint64_t acknowledged = 0;
+  while (!sender->unacknowledged.empty() && is_kept(sender->unacknowledged.front())) {
+    acknowledged = sender->unacknowledged.front().sequence;
+    sender->unacknowledged.pop_front();
   }
+  if (acknowledged > 0 && sender->link != nullptr) sender->link->Acknowledge(acknowledged);
 }
 
 }  // namespace lossgauge::ingest

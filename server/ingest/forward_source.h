@@ -111,6 +111,8 @@ class ForwardSource final : public state::RecordSource {
   // Publications from the next expected one to before `first` will not come.
   void CountGap(Producer* producer, bool events, std::uint64_t first, state::TimeNs now_ns);
   void ReportLoss(Producer* producer, bool events, state::LossReason reason, std::uint64_t first, std::uint64_t records, state::TimeNs time_ns);
+  // What the store holds by now of the batches of one sender, of all.
+  void AcknowledgeKept(Sender* sender);
   void AcknowledgeKept();
   void Refuse(Sender* sender, const char* cause, const std::string& what);
   void Hold(Unacknowledged* held, Producer* producer);

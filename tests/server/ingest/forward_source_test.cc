@@ -332,6 +332,20 @@ TEST_F(ForwardSourceTest, AGapIsLostOnceAndTheTotalsAreRightAcrossIt) {
   EXPECT_EQ(Count("records_repeated"), 1u);
 }
 
+TEST_F(ForwardSourceTest, WhatBringsNothingNewIsAcknowledgedWithoutACommit) {
+  Rank a("run", 0, 1, 1);
+  const auto link = Connect("a");
+  v1::Batch batch = Told(a, 1, 1);
+  AppendSample(a.Step(0, clock_.NowNs()), 1, &batch);
+  Send(link, batch);
+  Cycle();
+  ASSERT_EQ(link->acknowledged, 1u);
+  batch.set_sequence(2);
+  Send(link, batch);
+  Cycle();
+  EXPECT_EQ(link->acknowledged, 2u) << "there is nothing to commit for it";
+}
+
 TEST_F(ForwardSourceTest, WhatCameBeforeTheFirstRecordEverSeenIsNotMissing) {
   Rank a("run", 0, 1, 1);
   for (std::int64_t step = 0; step < 100; ++step) (void)a.Step(step, clock_.NowNs());
