@@ -92,6 +92,8 @@ PipelineOptions LoopOptions(Role role) {
     options.commit_pause_factor = 10;
     options.live_sleep_ns = 10'000'000;
     options.idle_sleep_ns = 50'000'000;
+    options.settle_wait_ns = 500'000'000;
+    options.nice = 5;
   }
   return options;
 }

@@ -1,6 +1,7 @@
 #include "server/main/pipeline.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -91,11 +92,17 @@ void Pipeline::AnswerMailbox() {
   for (const Answer& answer : std::exchange(answers_, {})) answer.give(durable);
 }
 
+state::TimeNs Pipeline::CommitTime(state::TimeNs now_ns) {
+  if (!uncommitted_since_ns_ || *uncommitted_since_ns_ > now_ns) uncommitted_since_ns_ = now_ns;  // or the clock was set back
+  return book_->HasSettled() ? next_commit_ns_ : std::max(next_commit_ns_, *uncommitted_since_ns_ + options_.settle_wait_ns);
+}
+
 bool Pipeline::Commit(state::TimeNs now_ns) {
   if (tap_ != nullptr) tap_->BeforeCommit(now_ns);
   const absl::Status status = store_->Commit(book_->BuildTransaction(now_ns));
   if (status.ok()) {
     book_->OnCommitted();
+    uncommitted_since_ns_.reset();
     for (state::RecordSource* source : sources_) source->OnCommitted(now_ns);
     if (!commit_error_.empty()) spdlog::info("state can be written again, after {} failures", commit_failures_in_a_row_);
     commit_error_.clear();
@@ -154,7 +161,8 @@ std::int64_t Pipeline::RunCycle() {
 
   const state::TimeNs now_ns = clock_->NowNs();
   bool may_publish = !book_->HasUncommitted();
-  const bool is_due = now_ns >= next_commit_ns_ || stopping_now_ || (!answers_.empty() && commit_error_.empty());
+  const state::TimeNs commit_ns = may_publish ? now_ns : CommitTime(now_ns);
+  const bool is_due = now_ns >= commit_ns || stopping_now_ || (!answers_.empty() && commit_error_.empty());
   if (!may_publish && is_due) {
     may_publish = Commit(now_ns) || !commit_error_.empty();
   } else if (!commit_error_.empty()) {
@@ -179,7 +187,7 @@ std::int64_t Pipeline::RunCycle() {
   const state::TimeNs end_ns = clock_->NowNs();
   self_.drain_busy_seconds += static_cast<double>(end_ns - begin_ns) * 1e-9;
   if (total.more) return 0;
-  if (!may_publish) return std::clamp<std::int64_t>(next_commit_ns_ - end_ns, 0, options_.live_sleep_ns);
+  if (!may_publish) return std::clamp<std::int64_t>(std::max(commit_ns, next_commit_ns_) - end_ns, 0, options_.live_sleep_ns);
   return total.live_producers > 0 || total.records > 0 ? options_.live_sleep_ns : options_.idle_sleep_ns;
 }
 
@@ -201,6 +209,8 @@ void Pipeline::Post(std::function<void()> task) {
 void Pipeline::Start() {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "lossgauge-drain");  // `ps -L` then shows what the thread waits for that must not wait
+    // Of this thread alone, as Linux has it. Where it is not allowed, clients wait a little longer.
+    if (options_.nice > 0) (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options_.nice);
     Loop();
   });
 }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +35,11 @@ struct PipelineOptions {
   std::int64_t idle_sleep_ns = 100'000'000;       // nobody lives
   // A transaction of a large job takes long: the next one waits so many times as long as the last one took, and snapshots with it.
   std::int64_t commit_pause_factor = 0;
+  // So long what there is to commit may be samples alone that wait for their step. A step of a large job takes a while to come in, and to write
+  // the run's rows in the middle of it costs as much as at its end.
+  std::int64_t settle_wait_ns = 0;
+  // Added to the drain thread's nice value. A step of a large job keeps it busy for a good part of a second; whoever answers clients goes first.
+  int nice = 0;
 };
 
 // Everything handed in outlives the pipeline. `tap` sees what the book takes, and is told before each commit.
@@ -58,6 +64,8 @@ class Pipeline {
   struct Answer;
   void Loop();
   bool Commit(state::TimeNs now_ns);
+  // When what there is to commit is to be committed.
+  state::TimeNs CommitTime(state::TimeNs now_ns);
   void HandleMailbox();
   void AnswerMailbox();
   void Publish(state::TimeNs now_ns);
@@ -76,6 +84,7 @@ class Pipeline {
 
   std::vector<Answer> answers_;  // of mailbox requests, to be given after the commit
   state::TimeNs next_commit_ns_ = 0;
+  std::optional<state::TimeNs> uncommitted_since_ns_;
   state::TimeNs next_prune_ns_ = 0;
   state::TimeNs next_self_ns_ = 0;
   std::string commit_error_;

@@ -185,7 +185,7 @@ void Run::OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sampl
   const std::uint32_t rank = slot->info->layout.rank;
   const bool is_new = CountNew(sample.publication, 1, &slot->counted_steps) > 0;
   slot->next_steps = sample.publication + 1;
-  slot->dirty = dirty_ = true;
+  slot->dirty = waiting_dirty_ = true;
   last_activity_ns_ = sample.receive_time_ns;
   RankTotals delta;
   if (sample.record.block == 0) delta = TakeProgress(sample.record, &slot->seen);
@@ -196,14 +196,17 @@ void Run::OnSample(const std::shared_ptr<ProducerSlot>& slot, RankSample&& sampl
   } else {
     totals_.records_read += delta.records_read;
   }
-  if (sample.record.block != 0) return;  // evaluation and further heads: in the totals of their own blocks only
-
+  if (sample.record.block != 0) {  // evaluation and further heads: in the totals of their own blocks only
+    dirty_ = true;
+    return;
+  }
   switch (attempt->AddSample(slot, std::move(sample), options_.join)) {
-    case SampleFate::kPending: break;
+    case SampleFate::kPending: return;
     case SampleFate::kLate: counters->late_records += is_new; break;
     case SampleFate::kDuplicate: counters->duplicate_records += is_new; break;
     case SampleFate::kAbsurd: counters->absurd_steps += is_new; break;
   }
+  dirty_ = true;
 }
 
 void Run::OnEvent(const std::shared_ptr<ProducerSlot>& slot, ProducerEvent event) {
@@ -494,7 +497,7 @@ bool Run::Advance(TimeNs now_ns, const Reachability& reaches, Transaction* out, 
     presence_dirty_ = false;
     judge_dirty_ = true;
   }
-  if (!judge_dirty_) return dirty_;
+  if (!judge_dirty_) return dirty();
   judge_dirty_ = false;
   std::vector<Incident> changed = judge_->TakeChangedIncidents();
   if (!changed.empty()) {

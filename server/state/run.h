@@ -84,7 +84,9 @@ class Run {
   bool HasJournal() const { return judge_->bytes() >= kJournalRowBytes; }
   // Rows that were appended did not get into the store.
   void RestartJournal() { judge_->Restart(); }
-  bool dirty() const { return dirty_; }
+  bool dirty() const { return dirty_ || waiting_dirty_; }
+  // Of what is dirty something outlives a restart: more than samples that wait for their step, which are then sent or read again.
+  bool HasSettled() const { return dirty_; }
   bool Restore(const RunRow& row, BookCounters* counters, TimeNs now_ns);  // false: unreadable, the run starts clean
   void RestoreSteps(std::vector<StepSummary> oldest_first, TimeNs now_ns);
   // Where steps are read that are no longer in memory; null: nowhere. Of this thread alone.
@@ -161,6 +163,7 @@ class Run {
   TimeNs last_activity_ns_ = 0;
 
   bool dirty_ = true;             // rows differ from the store's
+  bool waiting_dirty_ = false;    // by samples that wait for their step
   bool policy_dirty_ = true;      // the judge's policy may not be in the store
   bool judge_dirty_ = true;       // the judge was told something since its verdict
   bool presence_dirty_ = true;

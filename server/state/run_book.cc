@@ -388,8 +388,12 @@ void RunBook::OnCommitted() {
 }
 
 bool RunBook::HasUncommitted() const {
-  const auto has_news = [](const auto& entry) { return entry.second.run->dirty() || entry.second.run->HasJournal(); };
-  return !queued_.empty() || std::any_of(runs_.begin(), runs_.end(), has_news);
+  return HasSettled() || std::any_of(runs_.begin(), runs_.end(), [](const auto& entry) { return entry.second.run->dirty(); });
+}
+
+bool RunBook::HasSettled() const {
+  const auto has_settled = [](const auto& entry) { return entry.second.run->HasSettled() || entry.second.run->HasJournal(); };
+  return !queued_.empty() || std::any_of(runs_.begin(), runs_.end(), has_settled);
 }
 
 std::shared_ptr<const Snapshot> RunBook::BuildSnapshot(TimeNs now_ns, SelfView self) {

@@ -72,6 +72,8 @@ class RunBook final : public RecordSink, public CursorLookup {
   const Transaction& BuildTransaction(TimeNs now_ns);
   void OnCommitted();
   bool HasUncommitted() const;
+  // Of that, more than samples that wait for their step: to commit those alone would write rows without making a record safe.
+  bool HasSettled() const;
 
   // `self`: what the pipeline and its sources know of themselves; the book adds its own counters.
   std::shared_ptr<const Snapshot> BuildSnapshot(TimeNs now_ns, SelfView self);

@@ -85,7 +85,7 @@ void Run::RestoreSteps(std::vector<StepSummary> oldest_first, TimeNs now_ns) {
 }
 
 void Run::MarkCommitted() {
-  dirty_ = policy_dirty_ = false;
+  dirty_ = waiting_dirty_ = policy_dirty_ = false;
   for (const auto& attempt : attempts_) {
     for (const auto& slot : attempt->slots()) {
       slot->dirty = false;

@@ -2,8 +2,11 @@
 #include "server/main/pipeline.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <future>
 #include <random>
 #include <set>
 
@@ -69,7 +72,7 @@ class PipelineTest : public ::testing::Test {
     ingest::RingSourceOptions source_options;
     source_options.directories = {rings()};
     source_ = std::make_unique<ingest::RingSource>(source_options, &clock_);
-    pipeline_ = std::make_unique<Pipeline>(PipelineOptions{}, &clock_, book_.get(), store_.get(), &board_, &mailbox_,
+    pipeline_ = std::make_unique<Pipeline>(options_, &clock_, book_.get(), store_.get(), &board_, &mailbox_,
                                            std::vector<state::RecordSource*>{source_.get()});
   }
   // As SIGKILL would: nothing is said, nothing is written.
@@ -104,6 +107,7 @@ class PipelineTest : public ::testing::Test {
   }
 
   ScratchDirectory directory_;
+  PipelineOptions options_;  // of the next Open
   testing::ManualClock clock_;
   testing::FakeJudges judges_;
   state::SnapshotBoard board_;
@@ -151,6 +155,64 @@ TEST_F(PipelineTest, TransactionsAreBatched) {
     Cycle(0.001);
   }
   EXPECT_LE(store_->commits - before, 8) << "at most one in 15 ms";
+}
+
+TEST_F(PipelineTest, AStepThatIsStillComingInIsNotCommittedForItself) {
+  options_.settle_wait_ns = 500'000'000;
+  Open();
+  auto a = Producer(0, 2), b = Producer(1, 2);
+  a->PublishStep(0);
+  b->PublishStep(0);
+  Cycle();
+  Cycle();
+  ASSERT_EQ(Run()->last_step->step, 0);
+  const int before = store_->commits;
+  a->PublishStep(1);
+  for (int i = 0; i < 4; ++i) Cycle();
+  EXPECT_EQ(store_->commits, before) << "nothing of it would outlive a restart";
+  EXPECT_EQ(Run()->totals.steps, 2u) << "and what is not written is not shown";
+  b->PublishStep(1);
+  Cycle(0.001);
+  EXPECT_EQ(store_->commits, before + 1) << "the whole step waits for nothing";
+  EXPECT_EQ(Run()->last_step->step, 1);
+  EXPECT_EQ(Run()->totals.steps, 4u);
+}
+
+TEST_F(PipelineTest, AStepThatComesInSlowlyIsCommittedAllTheSame) {
+  options_.settle_wait_ns = 500'000'000;
+  Open();
+  auto a = Producer(0, 2), b = Producer(1, 2);
+  a->PublishStep(0);
+  b->PublishStep(0);
+  Cycle();
+  Cycle();
+  a->PublishStep(1);
+  Cycle(0.01);
+  const int before = store_->commits;
+  Cycle(0.49);
+  EXPECT_EQ(store_->commits, before);
+  Cycle(0.01);
+  EXPECT_EQ(store_->commits, before + 1);
+  EXPECT_EQ(Run()->totals.steps, 3u);
+  Kill();
+  Open();
+  b->PublishStep(1);
+  Cycle();
+  Cycle();
+  EXPECT_EQ(Run()->last_step->step, 1);
+  EXPECT_EQ(Run()->totals.steps, 4u) << "the sample that waited is read again, and counted once";
+}
+
+TEST_F(PipelineTest, TheDrainThreadAloneStepsBack) {
+  options_.nice = 3;
+  Open();
+  const int ours = getpriority(PRIO_PROCESS, 0);
+  std::promise<int> drain;
+  pipeline_->Start();
+  pipeline_->Post([&drain] { drain.set_value(getpriority(PRIO_PROCESS, 0)); });
+  EXPECT_EQ(drain.get_future().get(), std::min(ours + 3, 19));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), ours);
+  pipeline_->Stop(0);
 }
 
 TEST_F(PipelineTest, AStoreThatCannotWriteStopsNothingAndLosesNothingOnceItCan) {
@@ -201,6 +263,7 @@ TEST_F(PipelineTest, RestartsAtAnyPointLoseNothingAndCountNothingTwice) {
     }
     if (random() % 3 == 0) {
       Kill();
+      options_.settle_wait_ns = random() % 2 == 0 ? 50'000'000 : 0;
       Open();
       ++kills;
       EXPECT_GE(History().size() + 1, 1u);
