@@ -20,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "tests/bench/fleet/observer.h"
+#include "tests/bench/fleet/percentile.h"
 #include "tests/bench/fleet/sidecar.h"
 
 namespace lossgauge::fleet {

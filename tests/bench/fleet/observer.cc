@@ -29,13 +29,6 @@ std::unique_ptr<grpc::ClientContext> Within(std::chrono::seconds time) {
 
 }  // namespace
 
-double Percentile(std::vector<double> values, double share) {
-  if (values.empty()) return std::nan("");
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
 Observer::Observer(const std::string& daemon, const std::string& run) : run_(run), steps_stub_(Connect(daemon, 1)), verdict_stub_(Connect(daemon, 2)) {}
 
 Observer::~Observer() { Stop(); }

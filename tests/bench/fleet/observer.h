@@ -20,9 +20,6 @@ namespace lossgauge::fleet {
 
 using Clock = std::chrono::steady_clock;
 
-// Of values in seconds.
-double Percentile(std::vector<double> values, double share);
-
 class Observer {
  public:
   Observer(const std::string& daemon, const std::string& run);
