@@ -98,6 +98,7 @@ state::TimeNs Pipeline::CommitTime(state::TimeNs now_ns) {
 }
 
 bool Pipeline::Commit(state::TimeNs now_ns) {
+  const std::int64_t cpu_ns = clock_->ThreadCpuNs();
   if (tap_ != nullptr) tap_->BeforeCommit(now_ns);
   const absl::Status status = store_->Commit(book_->BuildTransaction(now_ns));
   if (status.ok()) {
@@ -107,8 +108,11 @@ bool Pipeline::Commit(state::TimeNs now_ns) {
     if (!commit_error_.empty()) spdlog::info("state can be written again, after {} failures", commit_failures_in_a_row_);
     commit_error_.clear();
     commit_failures_in_a_row_ = 0;
-    const std::int64_t pause_ns = options_.commit_pause_factor > 0 ? options_.commit_pause_factor * (clock_->NowNs() - now_ns) : 0;
-    next_commit_ns_ = now_ns + std::max(options_.commit_interval_ns, pause_ns);
+    std::int64_t pause_ns = options_.commit_interval_ns;
+    if (options_.commit_pause_factor > 0) {
+      pause_ns = std::max({pause_ns, options_.commit_pause_factor * (clock_->ThreadCpuNs() - cpu_ns), 2 * (clock_->NowNs() - now_ns)});
+    }
+    next_commit_ns_ = now_ns + pause_ns;
     return true;
   }
   ++self_.state_write_errors;

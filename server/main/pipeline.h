@@ -33,7 +33,8 @@ struct PipelineOptions {
   std::int64_t prune_more_ns = 50'000'000;  // while it is: each time costs about 5 ms, which steps then wait
   std::int64_t live_sleep_ns = 4'000'000;         // a producer lives
   std::int64_t idle_sleep_ns = 100'000'000;       // nobody lives
-  // A transaction of a large job takes long: the next one waits so many times as long as the last one took, and snapshots with it.
+  // A transaction of a large job costs much: between the beginnings of two lies so many times what the last one cost in CPU time, and twice its duration.
+  // Not so many times its duration: on a busy machine that is mostly waiting, and what waits in turn (acknowledgements, snapshots) would wait ten times that.
   std::int64_t commit_pause_factor = 0;
   // So long what there is to commit may be samples alone that wait for their step. A step of a large job takes a while to come in, and to write
   // the run's rows in the middle of it costs as much as at its end.

@@ -16,6 +16,15 @@ class Clock {
   virtual TimeNs NowNs() = 0;
   // CLOCK_BOOTTIME, to compare with what producers wrote.
   virtual std::int64_t BootNs() = 0;
+  // What the calling thread has computed so far.
+  virtual std::int64_t ThreadCpuNs() { return Read(CLOCK_THREAD_CPUTIME_ID); }
+
+ protected:
+  static std::int64_t Read(clockid_t id) {
+    timespec t{};
+    clock_gettime(id, &t);
+    return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+  }
 };
 
 class SystemClock final : public Clock {
@@ -25,11 +34,6 @@ class SystemClock final : public Clock {
   std::int64_t BootNs() override { return Read(CLOCK_BOOTTIME); }
 
  private:
-  static std::int64_t Read(clockid_t id) {
-    timespec t{};
-    clock_gettime(id, &t);
-    return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-  }
   std::int64_t offset_ns_;
 };
 

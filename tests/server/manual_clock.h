@@ -19,6 +19,8 @@ class ManualClock final : public state::Clock {
   }
   state::TimeNs NowNs() override { return now_ns_; }
   std::int64_t BootNs() override { return boot_ns_; }
+  std::int64_t ThreadCpuNs() override { return cpu_ns_; }
+  void Compute(std::int64_t ns) { cpu_ns_ += ns; }
   void Advance(std::int64_t ns) {
     now_ns_ += ns;
     boot_ns_ += ns;
@@ -27,6 +29,7 @@ class ManualClock final : public state::Clock {
  private:
   state::TimeNs now_ns_ = 1'800'000'000 * kSecond;
   std::int64_t boot_ns_;
+  std::int64_t cpu_ns_ = 0;
 };
 
 }  // namespace lossgauge::testing

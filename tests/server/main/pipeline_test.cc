@@ -203,6 +203,34 @@ TEST_F(PipelineTest, AStepThatComesInSlowlyIsCommittedAllTheSame) {
   EXPECT_EQ(Run()->totals.steps, 4u) << "the sample that waited is read again, and counted once";
 }
 
+TEST_F(PipelineTest, ACommitThatCostMuchIsFollowedByAPauseAndOneThatOnlyWaitedByAShortOne) {
+  options_.commit_pause_factor = 10;
+  Open();
+  auto producer = Producer(0, 1);
+  std::int64_t step = 0;
+  const auto commits_after = [&](double seconds) {
+    producer->PublishStep(step++);
+    const int before = store_->commits;
+    Cycle(seconds);
+    return store_->commits - before;
+  };
+  (void)commits_after(1);
+  const auto takes = [this](std::int64_t wall_ms, std::int64_t cpu_ms) {
+    store_->on_commit = [=, this] {
+      clock_.Advance(wall_ms * 1'000'000);
+      clock_.Compute(cpu_ms * 1'000'000);
+    };
+  };
+  takes(200, 5);
+  EXPECT_EQ(commits_after(1), 1);
+  takes(60, 50);
+  EXPECT_EQ(commits_after(0.15), 0) << "twice 200 ms have not passed since it began";
+  EXPECT_EQ(commits_after(0.06), 1);
+  takes(0, 0);
+  EXPECT_EQ(commits_after(0.41), 0) << "ten times 50 ms have not passed";
+  EXPECT_EQ(commits_after(0.04), 1);
+}
+
 TEST_F(PipelineTest, TheDrainThreadAloneStepsBack) {
   options_.nice = 3;
   Open();
