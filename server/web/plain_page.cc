@@ -27,7 +27,10 @@ std::string Escaped(std::string_view text_untrusted) {
   return escaped;
 }
 
-std::string Cell(const std::string& html) { return absl::StrCat("<td>", html, "</td>"); }
+std::string Cell(const std::string& html) { return absl::StrCat("<td role=\"cell\">", html, "</td>"); }
+
+// On a narrow screen each run is a block, in which a figure needs its name beside it.
+std::string NamedCell(const char* name, const std::string& html) { return absl::StrCat("<td role=\"cell\" data-name=\"", name, "\">", html, "</td>"); }
 
 std::string Figure(bool present, double value) { return present ? absl::StrFormat("%.4g", value) : std::string("–"); }
 
@@ -44,9 +47,10 @@ std::string Incidents(const v1::Run& run) {
 std::string Row(const v1::Run& run) {
   const v1::Step& step = run.last_step();
   const std::string action = run.ended() ? "ended" : api::ActionName(run.verdict().action());
-  return absl::StrCat("<tr><th scope=\"row\">", run.run().empty() ? "(no name)" : Escaped(run.run()), "</th>", Cell(absl::StrCat("<b>", action, "</b>")),
-                      Cell(Escaped(run.verdict().reason())), Cell(run.has_last_step() ? absl::StrCat(step.step()) : "–"),
-                      Cell(Figure(step.has_loss_nats(), step.loss_nats())), Cell(Figure(step.has_perplexity(), step.perplexity())), Cell(Incidents(run)), "</tr>\n");
+  return absl::StrCat("<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">", run.run().empty() ? "(no name)" : Escaped(run.run()), "</th>", Cell(absl::StrCat("<b>", action, "</b>")),
+                      Cell(Escaped(run.verdict().reason())), NamedCell("Step", run.has_last_step() ? absl::StrCat(step.step()) : "–"),
+                      NamedCell("Loss (nats/token)", Figure(step.has_loss_nats(), step.loss_nats())),
+                      NamedCell("Perplexity", Figure(step.has_perplexity(), step.perplexity())), NamedCell("Open incidents", Incidents(run)), "</tr>\n");
 }
 
 }  // namespace
@@ -64,11 +68,11 @@ std::string PlainPage(const v1::ListRunsResponse& runs) {
   if (sorted.empty()) {
     page += "<p class=\"plain\">No run yet. A job that opens a gauge in the ring directory appears here by itself.</p>\n";
   } else {
-    page += "<div class=\"plain-runs\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table>\n<caption>Runs, worst verdict first</caption>\n<thead><tr>";
+    page += "<div class=\"plain-runs\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table role=\"table\">\n<caption>Runs, worst verdict first</caption>\n<thead role=\"rowgroup\"><tr role=\"row\">";
     for (const char* column : {"Run", "Verdict", "Reason", "Step", "Loss (nats/token)", "Perplexity", "Open incidents"}) {
-      absl::StrAppend(&page, "<th scope=\"col\">", column, "</th>");
+      absl::StrAppend(&page, "<th scope=\"col\" role=\"columnheader\">", column, "</th>");
     }
-    page += "</tr></thead>\n<tbody>\n";
+    page += "</tr></thead>\n<tbody role=\"rowgroup\">\n";
     for (const v1::Run* run : sorted) page += Row(*run);
     page += "</tbody>\n</table></div>\n";
   }

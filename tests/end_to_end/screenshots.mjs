@@ -18,25 +18,30 @@ const browser = await chromium.launch({
   args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
 });
 const views = {run: `#/run/${encodeURIComponent(run)}`, ...(other && {compare: `#/compare/${encodeURIComponent(run)}/${encodeURIComponent(other)}`})};
-for (const [name, hash] of Object.entries(views)) {
-  for (const scheme of ['dark', 'light']) {
-    for (const [width, height] of [[1440, 1350], [390, 844]]) {
-      const context = await browser.newContext({viewport: {width, height}, colorScheme: scheme, deviceScaleFactor: width < 500 ? 2 : 1});
-      const page = await context.newPage();
-      const errors = [];
-      page.on('pageerror', (error) => errors.push(error.stack ?? String(error)));
-      await page.goto(`${url}/${hash}`);
-      await page.locator('canvas').first().waitFor({timeout: 20_000});
-      await page.waitForTimeout(2_000);
-      await page.screenshot({path: join(out, `${name}-${scheme}-${width}.png`), fullPage: width < 500});
-      if (errors.length > 0) throw new Error(errors.join('\n'));
-      await context.close();
-    }
+const looks = ['dark', 'light'].flatMap((scheme) => [[1440, 1350], [390, 844]].map(([width, height]) => ({scheme, width, height})));
+for (const {scheme, width, height} of looks) {
+  const look = {viewport: {width, height}, colorScheme: scheme, deviceScaleFactor: width < 500 ? 2 : 1};
+  for (const [name, hash] of Object.entries(views)) {
+    const context = await browser.newContext(look);
+    const page = await context.newPage();
+    const errors = [];
+    page.on('pageerror', (error) => errors.push(error.stack ?? String(error)));
+    await page.goto(`${url}/${hash}`);
+    await page.locator('canvas').first().waitFor({timeout: 20_000});
+    // All of a long history comes in several answers.
+    if (name === 'run') await page.getByText(/^steps 0 to /).waitFor({timeout: 20_000});
+    await page.waitForTimeout(2_000);
+    await page.screenshot({path: join(out, `${name}-${scheme}-${width}.png`), fullPage: width < 500});
+    if (errors.length > 0) throw new Error(errors.join('\n'));
+    await context.close();
   }
+  const context = await browser.newContext({...look, javaScriptEnabled: false});
+  const plain = await context.newPage();
+  await plain.goto(`${url}/`);
+  await plain.waitForURL('**/plain');
+  const cut = await plain.locator('.plain-runs').evaluate((table) => table.scrollWidth > table.clientWidth);
+  if (cut) throw new Error(`the plain table is wider than ${width}`);
+  await plain.screenshot({path: join(out, `plain-${scheme}-${width}.png`), fullPage: true});
+  await context.close();
 }
-const context = await browser.newContext({viewport: {width: 1440, height: 500}, javaScriptEnabled: false});
-const plain = await context.newPage();
-await plain.goto(`${url}/`);
-await plain.waitForURL('**/plain');
-await plain.screenshot({path: join(out, 'plain-light-1440.png')});
 await browser.close();

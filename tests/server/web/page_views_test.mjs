@@ -118,6 +118,16 @@ test('two runs are compared: the server says whether they may be, and the differ
   assert.equal(await page.locator('#comparison').isVisible(), false);
 });
 
+test('of a run that has gone far beyond the end of the other the steps that both have are drawn', async () => {
+  addRunWithSteps('long', 6_000);
+  addRunWithSteps('short', 60);
+  fake.comparison = {comparable: true, matchedBy: 'unmasked_tokens'};
+  await open({hash: '#/compare/long/short'});
+  await page.locator('#comparison [data-curve^="Difference"]').waitFor();
+  const loss = await page.locator('#comparison [data-curve^="Loss"] .uplot').getAttribute('aria-label');
+  assert.match(loss, /long last (\S+), short last \1$/);
+});
+
 test('runs that must not be compared are not, and the reason is given', async () => {
   addRunWithSteps('a', 10);
   addRunWithSteps('b', 10);
@@ -143,11 +153,15 @@ test('a comparison bears gradients of zero and beyond every axis', async () => {
 for (const [name, viewport] of [['wide', WIDE], ['phone', PHONE]]) {
   test(`a comparison has no accessibility fault and no sideways scrolling: ${name}`, async () => {
     for (const run of ['a', 'b']) addRunWithSteps(run, 30);
-    fake.comparison = {comparable: true, matchedBy: 'unmasked_tokens', loss: {a: 1, b: 2, difference: 1}};
+    const loss = {a: 4.329, b: 4.329, difference: -3.41e-10, low: -3.71e-9, high: 3.02e-9};
+    fake.comparison = {comparable: true, matchedBy: 'unmasked_tokens', loss, perplexity: {a: 75.88, b: 75.88, difference: -2.59e-8}};
     await open({hash: '#/compare/a/b', viewport, scheme: name === 'wide' ? 'dark' : 'light'});
     await page.locator('#comparison .curve').nth(2).waitFor();
     const [content, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
     assert.ok(content <= window, `${content} > ${window}`);
+    const cut = await page.evaluate(() => [...document.querySelectorAll('#comparison, .comparison-head, .comparison-figures')]
+      .filter((one) => one.scrollWidth > one.clientWidth || one.getBoundingClientRect().right > innerWidth - 9).map((one) => one.className));
+    assert.deepEqual(cut, []);
     const found = await new AxeBuilder({page}).analyze();
     assert.deepEqual(found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' ')}`), []);
   });

@@ -133,8 +133,8 @@ TEST_F(WebServerTest, APlainTableShowsRunsAndVerdictsWorstFirstAndTheirNamesAsTe
   EXPECT_EQ(answer.status, 200);
   EXPECT_EQ(answer.headers.at("Content-Type"), "text/html; charset=utf-8");
   EXPECT_EQ(answer.headers.at("Cache-Control"), "no-store");
-  const std::size_t halt = answer.body.find("<th scope=\"row\">&lt;img src=x onerror=&quot;a()&quot;&gt; &#39;q&#39; &amp; 🔥</th><td><b>HALT</b></td><td>because of integrity/&lt;mass&gt;</td>");
-  const std::size_t go_on = answer.body.find("<th scope=\"row\">calm</th><td><b>CONTINUE</b></td>");
+  const std::size_t halt = answer.body.find("<th scope=\"row\" role=\"rowheader\">&lt;img src=x onerror=&quot;a()&quot;&gt; &#39;q&#39; &amp; 🔥</th><td role=\"cell\"><b>HALT</b></td><td role=\"cell\">because of integrity/&lt;mass&gt;</td>");
+  const std::size_t go_on = answer.body.find("<th scope=\"row\" role=\"rowheader\">calm</th><td role=\"cell\"><b>CONTINUE</b></td>");
   EXPECT_NE(go_on, std::string::npos);
   EXPECT_LT(halt, go_on) << answer.body;
   EXPECT_THAT(answer.body, HasSubstr("integrity since step 40"));

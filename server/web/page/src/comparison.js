@@ -74,10 +74,14 @@ export class ComparisonView {
   async refresh() {
     const {signal} = this.abort;
     try {
-      const steps = (run) => getJson('/api/v1/steps', {run, tail: STEPS}, signal).then((answer) => answer.steps ?? []);
+      const steps = (run, upTo = {}) => getJson('/api/v1/steps', {run, tail: STEPS, ...upTo}, signal).then((answer) => answer.steps ?? []);
       const [comparison, a, b] = await Promise.all([getJson('/api/v1/compare', {a: this.a, b: this.b}, signal), steps(this.a), steps(this.b)]);
+      // Of a run that has gone far beyond the other's end, the steps that both have.
+      const meeting = (run, own, others) => (own.length > 0 && others.length > 0 && number(own[0].step) > number(others.at(-1).step)
+        ? steps(run, {last_step: others.at(-1).step}) : own);
+      const [nearA, nearB] = await Promise.all([meeting(this.a, a, b), meeting(this.b, b, a)]);
       this.show(comparison);
-      this.table = join(a, b);
+      this.table = join(nearA, nearB);
       this.draw();
     } catch (error) {
       if (signal.aborted) return;
@@ -122,7 +126,7 @@ export class ComparisonView {
       this.curves.append(figure);
       const colours = curve.difference ? ['--curve-3'] : ['--curve-1', '--compared'];
       const plot = new uPlot({
-        ...sizeOf(figure), padding: [8, 8, 0, 0], legend: {show: false}, cursor: {sync: {key: 'comparison'}, y: false, drag: {x: true, y: false}},
+        ...sizeOf(figure), padding: [8, 16, 0, 0], legend: {show: false}, cursor: {sync: {key: 'comparison'}, y: false, drag: {x: true, y: false}},
         scales: {x: {time: false}, y: {distr: curve.log ? 3 : 1}}, axes: stepAxes(curve.log),
         series: [{}, ...colours.map((colour, i) => ({stroke: colourOf(colour), width: 1.5, dash: i === 1 ? [5, 3] : undefined, points: {show: false}, spanGaps: false}))],
       }, [steps, ...columns], figure);

@@ -207,7 +207,7 @@ export class Curves {
     series.push({...line, label: signal.title});
     return {
       ...sizeOf(figure, signal),
-      padding: [MARK_HEIGHT + 3, 8, 0, 0],
+      padding: [MARK_HEIGHT + 3, 16, 0, 0],
       legend: {show: false},
       cursor: {sync: {key: SYNC_KEY}, y: false, points: {size: 6}, drag: {x: true, y: false, setScale: false},
         bind: {dblclick: () => () => this.show(this.range)}},
