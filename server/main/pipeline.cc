@@ -196,8 +196,15 @@ std::int64_t Pipeline::RunCycle() {
 }
 
 void Pipeline::Loop() {
+  bool may_step_back = options_.nice > 0;
   for (;;) {
+    const std::int64_t cpu_ns = may_step_back ? clock_->ThreadCpuNs() : 0;
     const std::int64_t sleep_ns = RunCycle();
+    if (may_step_back && clock_->ThreadCpuNs() - cpu_ns > options_.busy_cycle_ns) {
+      // Of this thread alone, as Linux has it. Where it is not allowed, clients wait a little longer.
+      (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options_.nice);
+      may_step_back = false;
+    }
     std::unique_lock lock(mutex_);
     if (stop_) return;
     for (auto& task : std::exchange(tasks_, {})) task();
@@ -213,8 +220,6 @@ void Pipeline::Post(std::function<void()> task) {
 void Pipeline::Start() {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "lossgauge-drain");  // `ps -L` then shows what the thread waits for that must not wait
-    // Of this thread alone, as Linux has it. Where it is not allowed, clients wait a little longer.
-    if (options_.nice > 0) (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options_.nice);
     Loop();
   });
 }

@@ -39,8 +39,10 @@ struct PipelineOptions {
   // So long what there is to commit may be samples alone that wait for their step. A step of a large job takes a while to come in, and to write
   // the run's rows in the middle of it costs as much as at its end.
   std::int64_t settle_wait_ns = 0;
-  // Added to the drain thread's nice value. A step of a large job keeps it busy for a good part of a second; whoever answers clients goes first.
+  // Added to the drain thread's nice value for good, once a cycle has computed for so long. A step of a large job keeps it busy for a good part of a second;
+  // whoever answers clients goes first. A small job's drain thread, which hurts nobody, keeps its share of a busy machine.
   int nice = 0;
+  std::int64_t busy_cycle_ns = 20'000'000;
 };
 
 // Everything handed in outlives the pipeline. `tap` sees what the book takes, and is told before each commit.

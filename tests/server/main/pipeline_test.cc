@@ -231,16 +231,28 @@ TEST_F(PipelineTest, ACommitThatCostMuchIsFollowedByAPauseAndOneThatOnlyWaitedBy
   EXPECT_EQ(commits_after(0.04), 1);
 }
 
-TEST_F(PipelineTest, TheDrainThreadAloneStepsBack) {
+TEST_F(PipelineTest, ADrainThreadThatComputesForLongStepsBackAndNoOtherThread) {
   options_.nice = 3;
-  Open();
   const int ours = getpriority(PRIO_PROCESS, 0);
-  std::promise<int> drain;
-  pipeline_->Start();
-  pipeline_->Post([&drain] { drain.set_value(getpriority(PRIO_PROCESS, 0)); });
-  EXPECT_EQ(drain.get_future().get(), std::min(ours + 3, 19));
-  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), ours);
-  pipeline_->Stop(0);
+  const auto priority_of_drain = [this] {
+    std::promise<int> priority;
+    pipeline_->Post([&priority] { priority.set_value(getpriority(PRIO_PROCESS, 0)); });
+    return priority.get_future().get();
+  };
+  auto producer = Producer(0, 1);
+  producer->PublishStep(0);
+  for (const std::int64_t cpu_ns : {options_.busy_cycle_ns, options_.busy_cycle_ns + 1}) {
+    Kill();
+    std::filesystem::remove_all(directory_.path() + "/state");
+    Open();
+    store_->on_commit = [this, cpu_ns] { clock_.Compute(cpu_ns); };
+    pipeline_->Start();
+    for (int i = 0; i < 3; ++i) (void)priority_of_drain();  // at the end of a cycle each
+    EXPECT_EQ(priority_of_drain(), cpu_ns > options_.busy_cycle_ns ? std::min(ours + 3, 19) : ours);
+    pipeline_->Stop(0);
+    EXPECT_GT(store_->commits, 0);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), ours);
+  }
 }
 
 TEST_F(PipelineTest, AStoreThatCannotWriteStopsNothingAndLosesNothingOnceItCan) {
