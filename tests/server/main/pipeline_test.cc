@@ -235,9 +235,9 @@ TEST_F(PipelineTest, ADrainThreadThatComputesForLongStepsBackAndNoOtherThread) {
   options_.nice = 3;
   const int ours = getpriority(PRIO_PROCESS, 0);
   const auto priority_of_drain = [this] {
-    std::promise<int> priority;
-    pipeline_->Post([&priority] { priority.set_value(getpriority(PRIO_PROCESS, 0)); });
-    return priority.get_future().get();
+    auto priority = std::make_shared<std::promise<int>>();  // the drain thread may still be in set_value when get returns
+    pipeline_->Post([priority] { priority->set_value(getpriority(PRIO_PROCESS, 0)); });
+    return priority->get_future().get();
   };
   auto producer = Producer(0, 1);
   producer->PublishStep(0);
