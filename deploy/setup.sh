@@ -17,7 +17,7 @@ readonly BUILD_PACKAGES=(
 readonly TEST_PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev clang spin
   prometheus prometheus-alertmanager chromium
-  python3-pip python3-jsonschema python3-torch python3-numpy libopenblas0 python3-grpcio python3-protobuf python3-yaml
+  python3-pip python3-venv python3-jsonschema python3-torch python3-numpy libopenblas0 python3-grpcio python3-protobuf python3-yaml
   jq curl openssl procps strace util-linux shellcheck yamllint systemd man-db file dpkg-dev lintian
   golang-go golang-github-masterminds-sprig-dev golang-gopkg-yaml.v3-dev
 )

@@ -58,8 +58,11 @@ function labelVariable(name, label, definition) {
     .sort(dashboard.VariableSort.AlphabeticalAsc);
 }
 
+// A run's name may hold quotes. Grafana puts a bare variable into a query as it is, which ends the string at the first one.
+const withQuotes = (expr) => expr.replaceAll(/"\$(run|other)"/g, '${$1:doublequote}');
+
 export function query(expr, legend, {instant = false, format} = {}) {
-  const target = new prometheus.DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);
+  const target = new prometheus.DataqueryBuilder().datasource(DATASOURCE).expr(withQuotes(expr)).legendFormat(legend);
   if (format !== undefined) target.format(format);
   return instant ? target.instant() : target.range();
 }
@@ -138,7 +141,7 @@ export function rows({title, description, width = 24, height = 10, key, columns,
 }
 
 export function annotation(name, expr, title, colour) {
-  return new dashboard.AnnotationQueryBuilder().name(name).datasource(DATASOURCE).enable(true).iconColor(colour).expr(expr)
+  return new dashboard.AnnotationQueryBuilder().name(name).datasource(DATASOURCE).enable(true).iconColor(colour).expr(withQuotes(expr))
     .titleFormat(title).textFormat(name);
 }
 

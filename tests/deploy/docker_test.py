@@ -3,13 +3,18 @@
 LOSSGAUGE_DEPLOY_MODULES: node_modules with dockerfilelint; without it its test says that it skipped.
 """
 
+import json
 import os
 import pathlib
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import tempfile
+import time
 import unittest
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "deploy" / "docker"
@@ -70,6 +75,58 @@ class DockerTest(unittest.TestCase):
         self.assertLessEqual(set(re.findall(r'"--(\w+)=', text)), known)
         exposed = re.search(r"^EXPOSE (.*)$", text, re.M).group(1).split()
         self.assertEqual(sorted(re.findall(r"0\.0\.0\.0:(\d+)", text)), exposed)
+
+    def test_every_package_that_is_installed_is_in_debian(self):
+        if not shutil.which("apt-cache") or subprocess.run(["apt-cache", "show", "dpkg-dev"], capture_output=True).returncode != 0:
+            self.skipTest("no package lists here: apt-get update")
+        named = {word for path in FILES for instruction, rest in instructions(path) if instruction == "RUN"
+                 for install in re.findall(r"apt-get install ([^&]*)", rest) for word in install.split() if not word.startswith(("-", "/"))}
+        self.assertLess({"dpkg-dev", "libhwy-dev"}, named)
+        missing = [name for name in sorted(named) if subprocess.run(["apt-cache", "show", name], capture_output=True).returncode != 0]
+        self.assertEqual(missing, [])
+
+    def test_the_command_runs_as_the_images_user_on_the_directories_that_the_image_makes_and_ends_at_its_signal(self):
+        lossgauged = pathlib.Path(os.environ.get("LOSSGAUGE_BUILD_DIR", ROOT / "build" / "cpu")) / "bin" / "lossgauged"
+        if not lossgauged.exists():
+            self.skipTest(f"{lossgauged} was not built")
+        last = stages(DOCKER / "lossgauged.Dockerfile")[-1]
+        of = {instruction: rest for instruction, rest in last}
+        self.assertEqual(json.loads(of["ENTRYPOINT"]), ["/usr/bin/lossgauged"])
+        user, group = (int(number) for number in of["USER"].split(":"))
+        made = re.search(r"install -d -o (\d+) -g (\d+) -m (\d+) (.*)$", " ".join(rest for instruction, rest in last if instruction == "RUN"))
+        self.assertEqual((int(made[1]), int(made[2])), (user, group))
+        with tempfile.TemporaryDirectory() as place, socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+            taken.close()
+            os.chmod(place, 0o755)
+            program = shutil.copy(lossgauged, place)  # where the build lies others may not look
+            command = [program]
+            for word in json.loads(of["CMD"]):
+                command.append(word.replace(":9788", f":{port}").replace(":9789", ":0"))
+            for directory in made[4].split():
+                (pathlib.Path(place) / directory.lstrip("/")).mkdir(parents=True, mode=0o755)
+                (pathlib.Path(place) / directory.lstrip("/")).chmod(int(made[3], 8))
+                self.assertIn(f"={directory}", " ".join(command))
+                command = [word.replace(f"={directory}", f"={place}{directory}") for word in command]
+                if os.geteuid() == 0:
+                    os.chown(place + directory, user, group)
+            as_user = {"user": user, "group": group, "extra_groups": []} if os.geteuid() == 0 else {}
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={"PATH": "/usr/bin:/bin"}, **as_user) as process:
+                try:
+                    deadline = time.monotonic() + 20
+                    answer = ""
+                    while not answer and process.poll() is None and time.monotonic() < deadline:
+                        try:
+                            answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5).read().decode()
+                        except OSError:
+                            time.sleep(0.1)
+                    self.assertEqual(answer.strip(), "ready")
+                finally:
+                    process.send_signal(getattr(signal, of["STOPSIGNAL"]))
+                    log = process.communicate(timeout=20)[0]
+                self.assertEqual(process.returncode, 0, log)
+                self.assertTrue(all(json.loads(line) for line in log.splitlines()), "the log is JSON, as the command says")
 
     def test_the_first_steps_work_here(self):
         """Installing what is missing (nothing is, where tests run) and configuring with the image's options. Compiling and packing are the tests of the

@@ -14,7 +14,8 @@ from dashboards_lint import FILES, filled, queries  # noqa: E402
 from stack import Stack, get, wait_for  # noqa: E402
 
 # As the dashboards' variables choose them. Not every job has all signals: one diverges, one has its head and loss in one call on one rank, one is tensor parallel.
-RUNS = [("panels", "sibling"), ("sibling", "panels"), ("shards", "panels")]
+ODD = 'gpt "small" \'x\' 🚀'
+RUNS = [(ODD, "sibling"), ("sibling", ODD), ("shards", ODD)]
 
 
 class DashboardsTest(unittest.TestCase):
@@ -33,7 +34,7 @@ class DashboardsTest(unittest.TestCase):
     def test_every_query_of_every_panel_returns_data(self):
         common = ("--steps=1000000", "--ranks=2", "--step_ms=25", "--eval_every=50")
         jobs = [
-            self.stack.train("panels", *common, "--micro_batches=2", "--z_loss=1e-4", "--fault=divergence", "--fault_step=200", wait=False, start_new_session=True),
+            self.stack.train(ODD, *common, "--micro_batches=2", "--z_loss=1e-4", "--fault=divergence", "--fault_step=200", wait=False, start_new_session=True),
             self.stack.train("sibling", *common, "--ranks=1", "--linear_head", wait=False, start_new_session=True),
             self.stack.train_tensor_parallel("shards", fault_step=200),
         ]
@@ -46,6 +47,14 @@ class DashboardsTest(unittest.TestCase):
                 open_queries = {query for query in open_queries if not self.answered(query[2])}
                 time.sleep(1)
             self.assertEqual(sorted(open_queries), [], "no data from these")
+            # And the other views of a run with such a name.
+            self.assertEqual(self.stack.ctl("verdict", ODD).returncode, 20)
+            self.assertIn(f"RESTART  {ODD}  attempt", self.stack.ctl("verdict", ODD).stdout)
+            self.assertIn(ODD, self.stack.ctl("runs").stdout)
+            wait_for("the alert", lambda: "LossgaugeDivergence" in self.stack.webhook.fired(ODD), 60)
+            alert = next(one for body in self.stack.webhook.bodies for one in body["alerts"] if one["labels"].get("run") == ODD)
+            self.assertIn(f"Run {ODD} ", alert["annotations"]["summary"])
+            self.assertIn('<th scope="row" role="rowheader">gpt &quot;small&quot; &#39;x&#39; 🚀</th>', get(self.stack.http + "/plain"))
         finally:
             for job in jobs:
                 self.stack.end_session(job)

@@ -25,10 +25,10 @@ class Receiver:
         self.config.write_text((HERE.parents[1] / "dashboards" / "prometheus-receiver.example.yml").read_text() if shipped else "global: {}\n")
         self.process = None
 
-    def start(self):
+    def start(self, takes=True):
         self.process = self.stack.spawn(f"receiver-{self.port}", [
             "prometheus", f"--config.file={self.config}", f"--storage.tsdb.path={self.stack.dir}/receiver-{self.port}",
-            f"--web.listen-address=127.0.0.1:{self.port}", "--web.enable-remote-write-receiver"])
+            f"--web.listen-address=127.0.0.1:{self.port}", *(["--web.enable-remote-write-receiver"] if takes else [])])
         wait_for("the receiver is ready", lambda: get(self.url + "/-/ready"), 60)
 
     def stop(self):
@@ -82,6 +82,23 @@ class RemoteWriteTest(unittest.TestCase):
         self.assertEqual(times, [time_ms for time_ms, _ in numbers])
         self.assertLessEqual(times[-1], time.time() * 1000)
         return times
+
+    def test_a_prometheus_that_takes_no_remote_write_costs_the_steps_there_and_nothing_else(self):
+        with Stack(prometheus=False) as stack:
+            receiver = Receiver(stack, shipped=False)
+            receiver.start(takes=False)
+            stack.sidecar.terminate()
+            stack.sidecar.wait(timeout=10)
+            stack.sidecar_flags += [f"--remote_write_url={receiver.url}/api/v1/write"]
+            stack.start_sidecar()
+            self.assertEqual(stack.train("refused", "--steps=60", "--step_ms=5"), 0)
+            wait_for("all are refused", lambda: dropped(stack) == 60, 30)
+            self.assertEqual(len(self.steps_of(stack, "refused")), 60)
+            self.assertEqual(metric(stack, "lossgauge_sink_steps_dropped_total", sink="remote_write", reason="refused"), 60)
+            log = stack.first.log.read_text()
+            self.assertIn("HTTP 404", log)
+            self.assertIn("receiver needs to be enabled", log)  # the receiver's own words
+            self.assertLess(log.count("were refused"), 3, "said once")
 
     def test_every_step_is_there_at_its_own_time(self):
         with Stack(prometheus=False, sidecar_flags=["--log_level=debug"]) as stack:
