@@ -53,7 +53,7 @@ class DashboardsTest(unittest.TestCase):
             self.assertIn(ODD, self.stack.ctl("runs").stdout)
             wait_for("the alert", lambda: "LossgaugeDivergence" in self.stack.webhook.fired(ODD), 60)
             alert = next(one for body in self.stack.webhook.bodies for one in body["alerts"] if one["labels"].get("run") == ODD)
-            self.assertIn(f"Run {ODD} ", alert["annotations"]["summary"])
+            self.assertIn(f"Run {ODD}", alert["annotations"]["summary"])
             self.assertIn('<th scope="row" role="rowheader">gpt &quot;small&quot; &#39;x&#39; 🚀</th>', get(self.stack.http + "/plain"))
         finally:
             for job in jobs:

@@ -29,7 +29,7 @@ class StaleGather:
 
     def __call__(self, parts, own, group=None):
         self.gather(parts, own, group=group)
-        if own.numel() <= 1:  # the number of rows, which comes first
+        if own.numel() <= 2:  # the sizes, which are agreed on first
             return
         fresh = [part.clone() for part in parts]
         if self.stale and self.before is not None:
