@@ -3,7 +3,7 @@
 #
 #   tests/run.sh             everything: cpu preset, then the sanitizer presets over what they cover
 #   tests/run.sh --quick     the cpu preset without the slow, end-to-end and sanitizer runs
-#   tests/run.sh --nightly   everything, and each fuzzer for 60 s
+#   tests/run.sh --nightly   everything, wrong values planted in the CPU kernels (tests/planted_faults), and each fuzzer for 60 s
 #
 # Ends with one line: N passed, N failed, N skipped.
 set -uo pipefail
@@ -61,6 +61,7 @@ else
   fi
 fi
 if [[ $mode == nightly ]]; then
+  [[ -f build/cpu/build.ninja ]] && run_ctest cpu --build-config nightly -L planted_faults
   if build fuzz; then
     for fuzzer in build/fuzz/bin/*_fuzzer; do
       corpus=tests/fuzz/corpus/$(basename "$fuzzer" _fuzzer)

@@ -173,7 +173,8 @@ TEST(Layout, B33_OddWidthsAndMisalignedPointers) {
         problem.dtype = dtype;
         problem.target_dtype = LG_INT32;
         problem.flush_left = left;
-        problem.shift_bytes = dtype == LG_FP32 ? 4 : 2;
+        // Else the last row ends at the guard page, and no shift may hide a read past it.
+        if (left) problem.shift_bytes = dtype == LG_FP32 ? 4 : 2;
         const Outcome outcome = TestedBackend().Run(problem);
         for (std::size_t i = 0; i < 2; ++i) {
           EXPECT_NEAR(static_cast<double>(outcome.log_z[i]), row.lse[i], 1e-6 * row.lse[i]);

@@ -190,6 +190,11 @@ TEST(VocabParallel, B17_AShardOfMinusInfinityIsAShardOfZeros) {
     ranks.ExpectLikeOracle();
     EXPECT_NEAR(static_cast<double>(ranks.calls[0].loss), 2.363278091577, 2e-6);
     EXPECT_NEAR(static_cast<double>(ranks.calls[0].log_z[0]), 3.113278091577, 3e-6);
+    problem.label_smoothing = 0.1;  // over columns of -inf: +inf, and no NaN from -inf - -inf
+    Ranks smoothed(problem, EvenShards(16, 2));
+    smoothed.Run();
+    smoothed.ExpectLikeOracle();
+    EXPECT_EQ(smoothed.calls[0].losses[0], HUGE_VALF);
   }
 }
 

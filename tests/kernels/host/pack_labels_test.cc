@@ -94,6 +94,13 @@ TEST(PackLabels, DocumentsOfOneTokenAndOfNoneAskForNothing) {
   EXPECT_THAT(packed.counts, ElementsAre(2, 0, 0, 1));
 }
 
+TEST(PackLabels, PaddingInsideADocumentIsNeverAskedFor) {
+  // It is the token asked for that may be padding, not the one that asks.
+  const Packed packed = Pack({{8, 0, 9, 0, 0}, {0, 5}, {}, false, true, 0});
+  EXPECT_THAT(packed.labels, ElementsAre(-100, 9, -100, -100, -100));
+  EXPECT_THAT(packed.counts, ElementsAre(1, 3, 0, 1));
+}
+
 TEST(PackLabels, RandomBatchesAgainstAPlainLoop) {
   std::mt19937 random(9);
   const auto below = [&random](int limit) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(limit)); };
