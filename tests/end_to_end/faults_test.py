@@ -26,9 +26,13 @@ class FaultsTest(unittest.TestCase):
         cls.stack = Stack()
         cls.stack.__enter__()
         cls.addClassCleanup(cls.stack.close)
+        # A hang takes a minute to be one: it hangs while the others run.
+        cls.stopped = cls.train("stopped", "stop_rank", "--fault_rank=1", steps=100000, wait=False)
+        cls.addClassCleanup(lambda: cls.stopped.poll() is None and cls.stop(cls.stopped))
 
-    def train(self, run, fault, *flags, steps=700, ranks=2, wait=True, **options):
-        return self.stack.train(run, f"--steps={steps}", f"--ranks={ranks}", "--z_loss=1e-4", "--step_ms=8", f"--fault={fault}",
+    @classmethod
+    def train(cls, run, fault, *flags, steps=700, ranks=2, wait=True, **options):
+        return cls.stack.train(run, f"--steps={steps}", f"--ranks={ranks}", "--z_loss=1e-4", "--step_ms=8", f"--fault={fault}",
                                 f"--fault_step={FAULT_STEP}", "--barrier_timeout_s=600", *flags, wait=wait, **options)
 
     def expect_alert(self, run, alert, seconds=60):
@@ -41,7 +45,8 @@ class FaultsTest(unittest.TestCase):
         return wait_for(f"verdict {action} of run {run}",
                         lambda: (v := self.stack.verdict(run)) and v["action"] == action and v, seconds)
 
-    def stop(self, process):
+    @staticmethod
+    def stop(process):
         process.send_signal(signal.SIGCONT)
         subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
         process.kill()
@@ -151,11 +156,10 @@ class FaultsTest(unittest.TestCase):
 
     def test_a_rank_that_stops_is_named(self):
         run = "stopped"
-        process = self.train(run, "stop_rank", "--fault_rank=1", steps=100000, wait=False)
         self.expect_alert(run, "LossgaugeStall", 180)
         stalls = [i for i in self.stack.incidents(run) if i["condition"] == "stall"]
         self.assertEqual(stalls[0].get("rank"), 1, stalls)
-        self.stop(process)
+        self.stop(self.stopped)
 
     def test_a_killed_rank_is_a_lost_producer_and_hides_what_follows_from_it(self):
         run = "killed"

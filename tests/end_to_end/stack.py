@@ -172,7 +172,7 @@ class Stack:
         wait_for("Alertmanager is ready", lambda: get(self.alertmanager + "/-/ready"), 30)
         wait_for("Prometheus is ready", lambda: get(self.prometheus + "/-/ready"), 30)
 
-    def train(self, run, *flags, wait=True, timeout=180, environment=None, **options):
+    def train(self, run, *flags, wait=True, timeout=600, environment=None, **options):
         """Runs train_text. wait=True: its exit code; else the process."""
         process = self.spawn(f"train-{len(self.processes)}", [
             self.bin / "train_text", f"--run={run}", f"--ring_dir={self.ring_dir}", *flags], env={**os.environ, **(environment or {})}, **options)
