@@ -31,6 +31,7 @@ std::string MetricsPage::Render(const state::Snapshot& snapshot) {
   PageContext context;
   context.now_ns = options_.now_ns();
   context.max_ranks = options_.max_ranks;
+  context.leave_runs_to_daemon = options_.leave_runs_to_daemon;
   context.revision = options_.revision;
   context.proc_self = options_.proc_self;
   context.scrapes = scrapes_.load();

@@ -16,6 +16,9 @@ namespace lossgauge::export_ {
 struct MetricsPageOptions {
   // More ranks than this on one page: the largest runs keep their run-level series only.
   std::size_t max_ranks = 500;
+  // A daemon has the same runs on its page: left off here is whatever is on it, so that no series of a run is there twice. Those of ranks stay
+  // where the run's world is larger than max_ranks, because then the daemon has none.
+  bool leave_runs_to_daemon = false;
   std::string revision = "unknown";        // of the source, for lossgauge_build_info
   std::string proc_self = "/proc/self";
   // What servers count; null: nothing. Outlives the page.

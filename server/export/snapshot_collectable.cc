@@ -75,7 +75,11 @@ void SnapshotCollectable::AddRuns(FamilyBuilder& page) const {
       ++duplicate_runs_;
       continue;
     }
-    AddRunSeries(label, *run, context_.now_ns, page);
+    if (context_.leave_runs_to_daemon) {
+      if (run->layout.world_size <= context_.max_ranks) continue;
+    } else {
+      AddRunSeries(label, *run, context_.now_ns, page);
+    }
     if (with_ranks.count(run.get()) == 0) {
       left_off += run->ranks.size() + run->ranks_left_out;
       continue;

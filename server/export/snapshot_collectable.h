@@ -17,6 +17,7 @@ namespace lossgauge::export_ {
 struct PageContext {
   state::TimeNs now_ns = 0;  // of this page
   std::size_t max_ranks = 0;
+  bool leave_runs_to_daemon = false;
   std::string revision;
   std::string proc_self;
   std::uint64_t scrapes = 0;

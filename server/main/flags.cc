@@ -55,6 +55,9 @@ ABSL_FLAG(std::int64_t, max_ranks, 0,
 ABSL_FLAG(std::int64_t, max_rank_series, 500,
           "A run with more ranks gets run-level series only (lossgauge_run_*), shows only ranks that are not well, and its history keeps minimum, mean, "
           "maximum and outliers over ranks instead of each rank. 0 to 16384.");
+ABSL_FLAG(std::string, run_series, "auto",
+          "auto or all: which runs and ranks /metrics shows. auto: all, but of a sidecar with --forward_to none that its daemon shows, so that one Prometheus "
+          "may scrape both; it shows ranks of runs of more than --max_rank_series ranks, which the daemon leaves out. all: everything.");
 ABSL_FLAG(std::string, forward_to, "",
           "Sidecar: host:port of a daemon, or of two separated by a comma, that get all records and events of this node. Each gets everything; what one "
           "cannot take now is kept in the state directory.");
@@ -275,6 +278,7 @@ Flags ParseFlags(int argc, char** argv) {
   if (flags.forward_to.size() > 2) UsageError("--forward_to names more than two daemons");
   if (is_daemon && !flags.forward_to.empty()) UsageError("--forward_to is for a sidecar: a daemon forwards nothing");
   if (is_daemon && flags.grpc_listen == "none") UsageError("--grpc_listen=none: a daemon receives records there");
+  flags.leave_runs_to_daemon = ChoiceFlag("run_series", absl::GetFlag(FLAGS_run_series), {"auto", "all"}) == "auto" && !flags.forward_to.empty();
   flags.forward_spool_bytes =
       static_cast<std::uint64_t>(NumberFlag("forward_spool_mebibytes", absl::GetFlag(FLAGS_forward_spool_mebibytes), 2, 1 << 20)) << 20;
   flags.max_steps = static_cast<std::size_t>(NumberFlag("max_steps", absl::GetFlag(FLAGS_max_steps), 64, 100'000));

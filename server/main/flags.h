@@ -35,6 +35,7 @@ struct Flags {
   std::size_t max_steps = 0;
   std::size_t max_rank_series = 0;
   std::vector<std::string> forward_to;  // sidecar
+  bool leave_runs_to_daemon = false;  // on /metrics
   std::uint64_t forward_spool_bytes = 0;
   bool reclaim = false;
   bool exit_after_end = false;

@@ -149,6 +149,7 @@ absl::Status Observer::Start() {
   export_::MetricsPageOptions page_options;
   page_options.service = &p.access->counters();
   page_options.max_ranks = flags_.max_rank_series;
+  page_options.leave_runs_to_daemon = flags_.leave_runs_to_daemon;
   p.metrics = std::make_unique<export_::MetricsPage>(page_options);
 
   state::StoreOptions store_options;

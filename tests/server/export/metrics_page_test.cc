@@ -293,6 +293,26 @@ TEST(MetricsPage, ExportsRunsAloneWhereThereAreTooManyRanksAndSaysSo) {
   EXPECT_THAT(reader.Get("lossgauge_ranks_not_exported"), Optional(4));
 }
 
+// A sidecar that forwards, and the daemon: each series of a run is on one of their pages.
+TEST(MetricsPage, LeavesToADaemonWhatTheDaemonShows) {
+  auto small = RunOf("small", 2), large = RunOf("large", 2);
+  large->layout.world_size = 501;  // the other 499 are on other nodes
+  MetricsPageOptions options = Options();
+  options.leave_runs_to_daemon = true;
+  const PageReader page(MetricsPage(options).Render(Shot({small, large})));
+  EXPECT_EQ(page.Get("lossgauge_run_step{run=\"small\"}"), std::nullopt);
+  EXPECT_EQ(page.Get("lossgauge_step{run=\"small\",rank=\"1\"}"), std::nullopt);
+  EXPECT_EQ(page.Get("lossgauge_run_step{run=\"large\"}"), std::nullopt);
+  EXPECT_EQ(page.Get("lossgauge_verdict{run=\"large\",action=\"CONTINUE\"}"), std::nullopt);
+  EXPECT_THAT(page.Get("lossgauge_step{run=\"large\",rank=\"1\"}"), Optional(99));
+  EXPECT_THAT(page.Get("lossgauge_runs{state=\"active\"}"), Optional(2)) << "it knows them all the same";
+  large->ranks_left_out = 499;
+  const PageReader daemon = Render(Shot({small, large}));
+  EXPECT_THAT(daemon.Get("lossgauge_run_step{run=\"large\"}"), ::testing::Ne(std::nullopt));
+  EXPECT_EQ(daemon.Get("lossgauge_step{run=\"large\",rank=\"1\"}"), std::nullopt);
+  EXPECT_THAT(daemon.Get("lossgauge_step{run=\"small\",rank=\"1\"}"), Optional(99));
+}
+
 TEST(MetricsPage, StaysValidWhenTwoRunsOrTwoRanksClaimOneName) {
   auto twice = RunOf("a", 2);
   twice->ranks[1].rank = 0;
