@@ -36,6 +36,59 @@ export function lossgaugeItself() {
     .withPanel(curve({title: 'Producers refused', unit: 'none', min: 0, description: 'Per interval, by cause.', runbook: 'LossgaugeRunsRefused', queries: [[grown('runs_refused_total', 'cause'), '{{cause}}']]}));
 
   builder
+    .withRow(row('Forwarding: sidecars'))
+    .withPanel(curve({
+      title: 'Daemons reached', unit: 'none', min: 0, runbook: 'LossgaugeForwardingDown', description: 'Sidecars that have a stream to the first, and to the second, daemon of --forward_to.',
+      queries: [[`sum by (daemon) (${at('forward_connected')})`, 'daemon {{daemon}}']]}))
+    .withPanel(curve({title: 'Spool', unit: 'bytes', min: 0, runbook: 'LossgaugeSpoolDropping', description: 'What is kept until every daemon has it.', queries: [[at('forward_spool_bytes'), '{{instance}}']]}))
+    .withPanel(curve({
+      title: 'Records forwarded', unit: 'suffix: /s', min: 0, description: 'Sent to each daemon per second, those that were sent again included.',
+      queries: [[`sum by (instance, daemon) (rate(${at('forward_records_sent_total')}[$__rate_interval]))`, '{{instance}} to {{daemon}}']]}))
+    .withPanel(curve({
+      title: 'Records acknowledged', unit: 'suffix: /s', min: 0, description: 'Of those sent, what each daemon has in its store, per second.',
+      queries: [[`sum by (instance, daemon) (rate(${at('forward_records_acknowledged_total')}[$__rate_interval]))`, '{{instance}} by {{daemon}}']]}))
+    .withPanel(curve({
+      title: 'Records dropped', unit: 'none', min: 0, runbook: 'LossgaugeSpoolDropping', description: 'Per interval: left the spool before a daemon had them, or could not be written to it.',
+      queries: [[grown('forward_records_dropped_total', 'daemon'), 'daemon {{daemon}}'], [`sum(increase(${at('forward_spool_write_errors_total')}[$__rate_interval]))`, 'not written']]}))
+    .withPanel(curve({
+      title: 'Reconnects', unit: 'none', min: 0, runbook: 'LossgaugeForwardingDown', description: 'Streams that ended, or never began, per interval.',
+      queries: [[`sum by (instance, daemon) (increase(${at('forward_failures_total')}[$__rate_interval]))`, '{{instance}} to {{daemon}}']]}));
+
+  builder
+    .withRow(row('Ingest: daemons'))
+    .withPanel(curve({title: 'Senders', unit: 'none', min: 0, runbook: 'LossgaugeJoinIncomplete', description: 'Sidecars connected.', queries: [[at('ingest_senders'), '{{instance}}']]}))
+    .withPanel(curve({
+      title: 'Join lag', unit: 's', min: 0, runbook: 'LossgaugeJoinIncomplete', description: 'Age of the oldest record that the last cycle brought to the join, from its reading on the node.',
+      queries: [[`${at('drain_lag_seconds')} and on (job, instance) ${at('ingest_senders')}`, '{{instance}}']]}))
+    .withPanel(curve({
+      title: 'Ranks not heard', unit: 'none', min: 0, runbook: 'LossgaugeJoinIncomplete', description: 'Of each run: their node is cut off, or has not sent all that it held.',
+      queries: [[`max by (run) (${at('run_unreachable_ranks')} and on (job, instance) ${at('ingest_senders')})`, '{{run}}']]}))
+    .withPanel(curve({title: 'Refused', unit: 'none', min: 0, runbook: 'LossgaugeIngestRefusing', description: 'What senders sent and was refused, per interval, by cause; the log names the sender.', queries: [[grown('ingest_refused_total', 'cause'), '{{cause}}']]}))
+    .withPanel(curve({title: 'Records refused', unit: 'none', min: 0, runbook: 'LossgaugeIngestRefusing', description: 'Of producers that are refused, per interval, by who refuses.', queries: [[grown('ingest_records_refused_total', 'instance'), '{{instance}}']]}))
+    .withPanel(curve({
+      title: 'Batches and repetitions', unit: 'suffix: /s', min: 0, description: 'Batches read per second, and records that came again; those count once.',
+      queries: [[perSecond('ingest_batches_total'), '{{instance}}: batches'], [perSecond('ingest_records_repeated_total'), '{{instance}}: repeated']]}));
+
+  builder
+    .withRow(row('Steps sent elsewhere: remote write, OTLP'))
+    .withPanel(curve({title: 'Steps that wait', unit: 'none', min: 0, runbook: 'LossgaugeSinkBehind', description: 'To be sent to the receiver.', queries: [[at('sink_pending_steps'), '{{instance}}: {{sink}}']]}))
+    .withPanel(curve({
+      title: 'Age of the last step taken', unit: 's', min: 0, runbook: 'LossgaugeSinkBehind', description: 'Since the receiver last took one.',
+      queries: [[`time() - ${at('sink_last_sent_timestamp_seconds')}`, '{{instance}}: {{sink}}']]}))
+    .withPanel(curve({
+      title: 'Samples sent', unit: 'suffix: /s', min: 0, description: 'Per second.',
+      queries: [[`sum by (instance, sink) (rate(${at('sink_samples_sent_total')}[$__rate_interval]))`, '{{instance}}: {{sink}}']]}))
+    .withPanel(curve({
+      title: 'Steps refused by the receiver', unit: 'none', min: 0, runbook: 'LossgaugeSinkRefused', description: 'Per interval, by what it said. They are not sent again.',
+      queries: [[`sum by (sink, reason) (increase(lossgauge_sink_steps_dropped_total{instance=~"$instance", reason=~"out_of_order|out_of_window|refused|server_error"}[$__rate_interval]))`, '{{sink}}: {{reason}}']]}))
+    .withPanel(curve({
+      title: 'Steps given up', unit: 'none', min: 0, runbook: 'LossgaugeSinkDropping', description: 'Per interval: too old, too many, or gone from the history.',
+      queries: [[`sum by (sink, reason) (increase(lossgauge_sink_steps_dropped_total{instance=~"$instance", reason=~"too_old|queue_full|missing"}[$__rate_interval]))`, '{{sink}}: {{reason}}']]}))
+    .withPanel(curve({
+      title: 'Requests and retries', unit: 'suffix: /s', min: 0, runbook: 'LossgaugeSinkBehind', description: 'Per second, by how they ended. Busy, failed and unreachable ones are tried again.',
+      queries: [[`sum by (sink, result) (rate(${at('sink_requests_total')}[$__rate_interval]))`, '{{sink}}: {{result}}']]}));
+
+  builder
     .withRow(row('State and history'))
     .withPanel(curve({title: 'Size', unit: 'bytes', min: 0, description: 'Of state and history on disk.', queries: [[at('state_bytes'), '{{instance}}']]}))
     .withPanel(curve({

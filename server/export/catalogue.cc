@@ -143,6 +143,7 @@ constexpr std::array<MetricSpec, kMetricCount> kCatalogue = {{
 
     {Metric::kForwardConnected, kG, Life::kProcess, "lossgauge_forward_connected", "1", "daemon", "Sidecar: 1 while this daemon takes records. daemon: 1 or 2, its place in --forward_to."},
     {Metric::kForwardSent, kC, Life::kProcess, "lossgauge_forward_records_sent_total", "records", "daemon", "Sidecar: records sent to this daemon, repeated ones included."},
+    {Metric::kForwardAcknowledged, kC, Life::kProcess, "lossgauge_forward_records_acknowledged_total", "records", "daemon", "Sidecar: of the records sent, those that this daemon has acknowledged."},
     {Metric::kForwardDropped, kC, Life::kProcess, "lossgauge_forward_records_dropped_total", "records", "daemon", "Sidecar: records that left the spool before this daemon had them: it was away too long."},
     {Metric::kForwardFailures, kC, Life::kProcess, "lossgauge_forward_failures_total", "streams", "daemon", "Sidecar: streams to this daemon that ended, or never began."},
     {Metric::kForwardSpoolBytes, kG, Life::kProcess, "lossgauge_forward_spool_bytes", "bytes", "", "Sidecar: size of the spool."},

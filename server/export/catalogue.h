@@ -45,7 +45,7 @@ enum class Metric {
   // Producer of one rank.
   kRankInfo, kShardColumns, kProducerUp, kProducerState, kHeartbeatTime, kEnteredStep, kEnqueuedStep, kPublishedStep,
   // Between sidecars and daemons.
-  kForwardConnected, kForwardSent, kForwardDropped, kForwardFailures, kForwardSpoolBytes, kForwardSpoolErrors, kIngestSenders, kIngestBatches,
+  kForwardConnected, kForwardSent, kForwardAcknowledged, kForwardDropped, kForwardFailures, kForwardSpoolBytes, kForwardSpoolErrors, kIngestSenders, kIngestBatches,
   kIngestRepeated, kIngestRecordsRefused, kIngestRefused,
   // lossgauged itself.
   kBuildInfo, kSnapshotTime, kRuns, kRunsRefused, kRanksNotExported, kNamesRepaired, kRingsAttached, kRingErrors, kDrainCycles, kDrainLag,

@@ -17,6 +17,7 @@ void AddSender(const state::ForwardView& forward, FamilyBuilder& page) {
     const std::string daemon = std::to_string(++place);  // addresses change; the set of labels does not
     page.Add(Metric::kForwardConnected, {daemon}, target.connected ? 1.0 : 0.0);
     page.Add(Metric::kForwardSent, {daemon}, static_cast<double>(target.records_sent));
+    page.Add(Metric::kForwardAcknowledged, {daemon}, static_cast<double>(target.records_acknowledged));
     page.Add(Metric::kForwardDropped, {daemon}, static_cast<double>(target.records_dropped));
     page.Add(Metric::kForwardFailures, {daemon}, static_cast<double>(target.failures));
   }

@@ -27,7 +27,7 @@ struct ForwardClient::Session {
   std::uint64_t next = 1;                  // sequence to be sent
   std::uint64_t max_batch_bytes = kMessageBytes;
   std::uint32_t max_in_flight = kLeastInFlight;
-  std::deque<std::uint64_t> in_flight;     // sequences; guarded by mutex_
+  std::deque<std::pair<std::uint64_t, std::uint64_t>> in_flight;  // sequence and records; guarded by mutex_
   bool broken = false;                     // guarded by mutex_
   state::TimeNs next_send_ns = 0;
   state::TimeNs next_liveness_ns = 0;
@@ -158,7 +158,10 @@ std::string ForwardClient::RunSession() {
       {
         const std::lock_guard lock(mutex_);
         stats_.acknowledged = std::max(stats_.acknowledged, std::min(sequence, spool_->newest()));
-        while (!session.in_flight.empty() && session.in_flight.front() <= sequence) session.in_flight.pop_front();
+        while (!session.in_flight.empty() && session.in_flight.front().first <= sequence) {
+          stats_.records_acknowledged += session.in_flight.front().second;
+          session.in_flight.pop_front();
+        }
       }
       spool_->Release(options_.reader, std::min(sequence, spool_->newest()));
       wake_.notify_all();
@@ -253,7 +256,7 @@ bool ForwardClient::SendFrames(Session* session) {
     batch.set_sequence(last);
     {
       const std::lock_guard lock(mutex_);
-      session->in_flight.push_back(last);
+      session->in_flight.emplace_back(last, records);
       ++stats_.batches_sent;
       stats_.records_sent += records;
       stats_.bytes_sent += bytes;

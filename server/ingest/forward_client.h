@@ -42,6 +42,7 @@ struct ForwardClientStats {
   std::uint64_t acknowledged = 0;   // sequence
   std::uint64_t batches_sent = 0;
   std::uint64_t records_sent = 0;   // repeated ones included
+  std::uint64_t records_acknowledged = 0;  // of those
   std::uint64_t bytes_sent = 0;     // before compression
   std::uint64_t connects = 0;
   std::uint64_t failures = 0;       // streams that ended, or never began

@@ -87,7 +87,7 @@ state::ForwardView Forwarding::View() const {
   view.spool_write_errors = spool_->write_errors();
   for (std::size_t i = 0; i < clients_.size(); ++i) {
     const ForwardClientStats stats = clients_[i]->stats();
-    view.targets.push_back({addresses_[i], stats.connected, stats.records_sent, spool_->dropped(i), stats.failures});
+    view.targets.push_back({addresses_[i], stats.connected, stats.records_sent, stats.records_acknowledged, spool_->dropped(i), stats.failures});
   }
   return view;
 }

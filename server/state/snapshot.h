@@ -109,6 +109,7 @@ struct ForwardView {
     std::string address;
     bool connected = false;
     std::uint64_t records_sent = 0;     // repeated ones included
+    std::uint64_t records_acknowledged = 0;  // of those
     std::uint64_t records_dropped = 0;  // out of the spool before this daemon had them
     std::uint64_t failures = 0;         // streams that ended or never began
   };

@@ -1,5 +1,5 @@
-"""Every query of every panel and annotation of the shipped dashboards returns data from a real Prometheus that scraped the real sidecar, while a run
-is in trouble; and nothing of the ended run's gauges stays."""
+"""Every query of every panel and annotation of the shipped dashboards returns data from a real Prometheus that scraped the real sidecar and the daemon that
+it forwards to, while a run is in trouble; no series of a run is there twice; and nothing of the ended run's gauges stays."""
 
 import json
 import os
@@ -21,9 +21,12 @@ RUNS = [(ODD, "sibling"), ("sibling", ODD), ("shards", ODD)]
 class DashboardsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = Stack()
+        cls.stack = Stack(more=("daemon",))
+        cls.daemon = cls.stack.further["daemon"]
+        cls.stack.sidecar_flags.append(f"--forward_to={cls.daemon.grpc}")
         cls.stack.__enter__()
         cls.addClassCleanup(cls.stack.close)
+        cls.stack.start(cls.daemon, f"--remote_write_url={cls.stack.prometheus}/api/v1/write", role="daemon")
 
     def answered(self, expression):
         for run, other in RUNS:
@@ -59,10 +62,23 @@ class DashboardsTest(unittest.TestCase):
             for job in jobs:
                 self.stack.end_session(job)
 
+    def test_no_series_of_a_run_is_on_both_pages(self):
+        job = self.stack.train("once", "--steps=1000000", "--ranks=2", "--step_ms=25", wait=False, start_new_session=True)
+        try:
+            wait_for("both pages", lambda: self.stack.query('lossgauge_run_step{run="once"} > 200') and self.stack.query("lossgauge_forward_records_sent_total > 400"), 60)
+            series = [frozenset((name, value) for name, value in one["metric"].items() if name != "instance")
+                      for one in self.stack.query('{__name__=~"lossgauge_.*", run="once"}')]
+            self.assertGreater(len(series), 100)
+            self.assertEqual([sorted(one) for one in set(series) if series.count(one) > 1], [])
+            self.assertEqual(len(self.stack.query('lossgauge_step{run="once"}')), 2, "two ranks")
+        finally:
+            self.stack.end_session(job)
+
     def test_gauges_of_an_ended_run_go_at_once_and_counters_stay(self):
         self.assertEqual(self.stack.train("short", "--steps=60"), 0)
         wait_for("the run's end", lambda: self.stack.api("run", run="short").get("ended"), 20)
-        page = get(self.stack.http + "/metrics")
+        wait_for("the run's end on the daemon", lambda: 'lossgauge_run_active{run="short"} 0' in get(self.daemon.http + "/metrics"), 20)
+        page = get(self.daemon.http + "/metrics")
         self.assertIn('lossgauge_nll_nats_total{rank="0",run="short"}', page.replace('run="short",rank="0"', 'rank="0",run="short"'))
         self.assertNotIn('lossgauge_run_loss_nats{run="short"}', page)
 

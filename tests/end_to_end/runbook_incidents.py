@@ -26,8 +26,11 @@ INCIDENTS = {
     "LossgaugeDivergence": Incident("divergence", "divergence"),
     "LossgaugeDrainStuck": Incident("held", at="held"),
     "LossgaugeExporterDown": Incident("gone", at="gone", codes={"curl": (7,), "lossgaugectl": (1,)}),
+    "LossgaugeForwardingDown": Incident("kept", at="lonely"),
     "LossgaugeFrozen": Incident("frozen", "frozen"),
     "LossgaugeGradExplosion": Incident("unscaled", "grad_explosion"),
+    "LossgaugeIngestRefusing": Incident("kept", at="strict"),
+    "LossgaugeJoinIncomplete": Incident("cut_off", at="daemon"),
     "LossgaugeLevelShift": Incident("noise", "level_shift"),
     "LossgaugeLogitBlowup": Incident("spike", "logit_blowup"),
     "LossgaugeLossCollapse": Incident("padding", "loss_collapse"),
@@ -44,7 +47,11 @@ INCIDENTS = {
     "LossgaugeRingUnreadable": Incident("spike", codes={"lossgaugectl dump": (1,)}),
     "LossgaugeRunVanished": Incident("gone", at="gone", codes={"lossgaugectl runs": (1,)}),
     "LossgaugeRunsRefused": Incident("sweep-1130-1", at="small"),
+    "LossgaugeSinkBehind": Incident("kept", at="strict"),
+    "LossgaugeSinkDropping": Incident("kept", at="strict"),
+    "LossgaugeSinkRefused": Incident("kept", at="lonely"),
     "LossgaugeSlowdown": Incident("slow", "slowdown"),
+    "LossgaugeSpoolDropping": Incident("kept", at="lonely"),
     "LossgaugeStaleData": Incident("cut_off", at="daemon"),
     "LossgaugeStall": Incident("stopped", "stall"),
     "LossgaugeStateWriteErrors": Incident("full", at="full"),
@@ -62,7 +69,7 @@ class Incidents:
     """`stack` is what makes them; `unmade` says why for those that this machine does not allow, by page."""
 
     def __init__(self):
-        self.stack = Stack(more=("daemon", "full", "gone", "held", "node", "small"))
+        self.stack = Stack(more=("daemon", "full", "gone", "held", "lonely", "node", "small", "strict"))
         # Half an hour is the limit otherwise.
         policy = self.stack.dir / "policy.yaml"
         policy.write_text("runs:\n  hanging:\n    time: {first_step_seconds: 20}\n")
@@ -97,6 +104,7 @@ class Incidents:
         wait_for(f"{condition} of {run}", lambda: self.has(run, condition), seconds)
 
     def make(self):
+        self.make_of_forwarding()
         self.make_of_lossgauged()
         self.make_of_runs()
         self.stack.query("up")  # Prometheus lives, who tells of all of it
@@ -105,6 +113,22 @@ class Incidents:
         wait_for("Prometheus knows that nobody takes its alerts",
                  lambda: " 0\n" not in "".join(line + "\n" for line in get(self.stack.prometheus + "/metrics").split("\n")
                                                if line.startswith("prometheus_notifications_errors_total")), 60)
+
+    def make_of_forwarding(self):
+        """A sidecar with a small spool, of whose two daemons one is not there and the other takes one run; neither has a receiver that takes its steps."""
+        lonely, strict = self.stack.further["lonely"], self.stack.further["strict"]
+        nobody = "127.0.0.1:9"
+        self.stack.start(strict, "--max_runs=1", f"--remote_write_url=http://{nobody}/api/v1/write", "--sink_max_pending=1000", role="daemon")
+        self.stack.start(lonely, f"--forward_to={nobody},{strict.grpc}", "--forward_spool_mebibytes=2", f"--remote_write_url={self.stack.prometheus}/api/v1/nowhere")
+        for name in ("forward_connected", "ingest_refused_total", "sink_steps_dropped_total"):
+            wait_for(f"the first scrape of {name}", lambda name=name: self.stack.query("lossgauge_" + name), 60)
+        self.train("kept", "--step_ms=2", "--batch=2", "--length=8", at="lonely")
+        wait_for("its one run on the daemon", lambda: self.stack.query('lossgauge_run_step{run="kept"}'), 60)
+        self.train("refused", "--step_ms=200", at="lonely")
+        for counter in ('forward_records_dropped_total{daemon="1"}', 'ingest_refused_total{cause="producer"}', 'sink_steps_dropped_total{reason="queue_full"}',
+                        'sink_steps_dropped_total{reason="refused"}'):
+            wait_for(counter, lambda counter=counter: self.stack.query(f"lossgauge_{counter} > 0"), 240)
+        self.stop("kept", "refused")
 
     def make_of_lossgauged(self):
         further = self.stack.further

@@ -103,6 +103,7 @@ class Stack:
         self.ring_dir, self.state_dir, self.http, self.grpc = self.first.ring_dir, self.first.state_dir, self.first.http, self.first.grpc
         self.sidecar_flags = list(sidecar_flags)
         self.with_prometheus = prometheus
+        self.prometheus = f"http://127.0.0.1:{free_port()}"  # takes remote write, too
         self.processes = []
         self.sidecar = None
         self.webhook = None
@@ -144,9 +145,7 @@ class Stack:
     def start_prometheus(self):
         self.webhook = Webhook()
         alertmanager_port = free_port()
-        prometheus_port = free_port()
         self.alertmanager = f"http://127.0.0.1:{alertmanager_port}"
-        self.prometheus = f"http://127.0.0.1:{prometheus_port}"
         (self.dir / "alertmanager.yml").write_text(
             "route:\n  receiver: webhook\n  group_by: [run, alertname]\n  group_wait: 0s\n  group_interval: 1s\n  repeat_interval: 1h\n"
             # As in the shipped example: information is for the record, and told to nobody.
@@ -161,14 +160,15 @@ class Stack:
             "alerting:\n  alertmanagers:\n    - static_configs:\n"
             f"        - targets: ['127.0.0.1:{alertmanager_port}']\n"
             "scrape_configs:\n  - job_name: lossgauge\n    static_configs:\n"
-            f"      - targets: {[one.http.removeprefix('http://') for one in (self.first, *self.further.values())]}\n")
+            f"      - targets: {[one.http.removeprefix('http://') for one in (self.first, *self.further.values())]}\n"
+            "storage: {tsdb: {out_of_order_time_window: 1h}}\n")
         self.spawn("alertmanager", [
             shutil.which("prometheus-alertmanager") or "alertmanager", f"--config.file={self.dir}/alertmanager.yml",
             f"--storage.path={self.dir}/alertmanager", f"--web.listen-address=127.0.0.1:{alertmanager_port}",
             "--cluster.listen-address="])
         self.spawn("prometheus", [
             "prometheus", f"--config.file={self.dir}/prometheus.yml", f"--storage.tsdb.path={self.dir}/prometheus",
-            f"--web.listen-address=127.0.0.1:{prometheus_port}"])
+            f"--web.listen-address={self.prometheus.removeprefix('http://')}", "--web.enable-remote-write-receiver"])
         wait_for("Alertmanager is ready", lambda: get(self.alertmanager + "/-/ready"), 30)
         wait_for("Prometheus is ready", lambda: get(self.prometheus + "/-/ready"), 30)
 

@@ -401,11 +401,11 @@ TEST(MetricsPage, ShowsForwardingOfWhoForwards) {
   EXPECT_EQ(text().find("lossgauge_forward_"), std::string::npos);
   EXPECT_EQ(text().find("lossgauge_ingest_"), std::string::npos);
   snapshot.self.forward.emplace();
-  snapshot.self.forward->targets = {{"10.0.0.1:9789", true, 100, 0, 1}, {"10.0.0.2:9789", false, 40, 7, 3}};
+  snapshot.self.forward->targets = {{"10.0.0.1:9789", true, 100, 90, 0, 1}, {"10.0.0.2:9789", false, 40, 30, 7, 3}};
   snapshot.self.forward->spool_bytes = 4096;
   snapshot.self.ingest = {{"senders", 2}, {"refused/bad_record", 5}};
   const std::string page = text();
-  for (const char* line : {"lossgauge_forward_connected{daemon=\"1\"} 1\n", "lossgauge_forward_connected{daemon=\"2\"} 0\n",
+  for (const char* line : {"lossgauge_forward_records_acknowledged_total{daemon=\"1\"} 90\n", "lossgauge_forward_connected{daemon=\"1\"} 1\n", "lossgauge_forward_connected{daemon=\"2\"} 0\n",
                            "lossgauge_forward_records_dropped_total{daemon=\"2\"} 7\n", "lossgauge_forward_spool_bytes 4096\n", "lossgauge_ingest_senders 2\n",
                            "lossgauge_ingest_refused_total{cause=\"bad_record\"} 5\n", "lossgauge_ingest_refused_total{cause=\"second_sender\"} 0\n"}) {
     EXPECT_NE(page.find(line), std::string::npos) << line;
