@@ -79,10 +79,12 @@ Attempt* Run::Newest() {
   for (auto it = attempts_.rbegin(); it != attempts_.rend(); ++it) {
     if ((*it)->HasLiveProducer()) return it->get();
   }
-  // Nobody lives: the one that lived last, though a later one may have begun and ended beside it.
+  // Nobody lives: the one that lived last, though a later one may have begun and ended beside it. One that was over before anybody looked lived no earlier
+  // than it was first seen.
   Attempt* last = nullptr;
   for (const auto& attempt : attempts_) {
-    if (last == nullptr || attempt->last_alive_ns() >= last->last_alive_ns()) last = attempt.get();
+    const TimeNs lived_ns = attempt->last_alive_ns() != 0 ? attempt->last_alive_ns() : attempt->first_seen_ns();
+    if (last == nullptr || last->last_alive_ns() == 0 || lived_ns >= last->last_alive_ns()) last = attempt.get();
   }
   return last;
 }

@@ -421,6 +421,21 @@ TEST_F(RunBookTest, OfAttemptsThatAreAllOverTheOneThatLivedLastIsJudged) {
   EXPECT_EQ(judges_.told("run")->presences.back().newest_attempt, "1");
 }
 
+TEST_F(RunBookTest, AnAttemptThatIsOverBeforeItWasSeenAliveIsJudgedAfterOneThatWas) {
+  Rank first("run", "1", 0, 1, 1, 100), second("run", "2", 0, 1, 2, 200);
+  Add(first);
+  Step(first, 0);
+  book_->OnLiveness(first.Look(ProducerState::kLive, now_));
+  Advance();
+  Lose(first);
+  Advance(10);
+  book_->OnProducer(second.info);
+  Step(second, 0);
+  Lose(second);
+  Advance();
+  EXPECT_EQ(judges_.told("run")->presences.back().newest_attempt, "2");
+}
+
 // observer B6: a second live producer of the same rank is refused; a dead one is succeeded.
 TEST_F(RunBookTest, ASecondLiveProducerOfARankIsRefused) {
   Rank a("run", "1", 0, 1, 1), b("run", "1", 0, 1, 2);
