@@ -30,12 +30,15 @@ wait_for_verdict() {
 
 # Each in a process group of its own, so that a signal reaches all that it has started.
 set -m
+# Before the command is there: a signal must not end this script and leave the command behind.
+command='' early=no
+trap 'if [[ -n $command ]]; then kill -TERM -- "-$command" 2>/dev/null; else early=yes; fi' TERM INT
 "$@" &
 command=$!
+if [[ $early == yes ]]; then kill -TERM -- "-$command" 2>/dev/null; fi
 wait_for_verdict >&2 &
 watcher=$!
 stop_watcher() { kill -KILL -- "-$watcher" 2>/dev/null; wait "$watcher" 2>/dev/null; }
-trap 'kill -TERM -- "-$command" 2>/dev/null' TERM INT
 
 verdict=0
 while kill -0 "$command" 2>/dev/null; do

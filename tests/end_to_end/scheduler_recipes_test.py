@@ -204,7 +204,7 @@ class SlurmTest(Recipes):
         self.assertEqual(self.epilog("worn", restarts=5), ["scontrol update JobId=7 AdminComment=lossgauge: RESTART, but this was restart 5"])
         (self.slurm / "log").write_text("")
         self.halted("dead")
-        self.assertEqual(self.epilog("dead"), ["scontrol update JobId=7 AdminComment=lossgauge: HALT, another start would not help"])
+        self.assertEqual(self.epilog("dead"), ["scontrol update JobId=7 AdminComment=lossgauge: HALT, another start would not help"], self.verdict("dead").stdout)
 
     def test_the_epilog_leaves_alone_what_is_not_its_business(self):
         self.job("fine", close=True)
