@@ -114,6 +114,6 @@ class Relay:
             await self._while_partitioned()
             if not piece:
                 raise ConnectionResetError  # either end's end is both ends' end: gRPC never half-closes
+            self.bytes += len(piece)  # before who receives them may look
             writer.write(piece)
             await writer.drain()
-            self.bytes += len(piece)
