@@ -10,6 +10,7 @@
 #include "kernels/cuda/count_unmasked.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/logit_map.h"
+#include "kernels/cuda/same_alignment.h"
 #include "kernels/cuda/stage_plan.h"
 #include "kernels/host/tensor_span.h"
 
@@ -99,13 +100,6 @@ cudaError_t Launch(const KernelEntry& entry, int grid, cudaStream_t stream, void
   config.attrs = &attribute;
   config.numAttrs = entry.cluster > 1 ? 1 : 0;
   return cudaLaunchKernelExC(&config, entry.kernel, arguments);
-}
-
-// True if gradient vectors are 16-byte aligned wherever the logits' are, in every row.
-bool SameAlignment(const CrossEntropyLaunch& a) {
-  if (a.grad == nullptr) return true;
-  const auto difference = reinterpret_cast<std::uintptr_t>(a.grad) - reinterpret_cast<std::uintptr_t>(a.logits);
-  return difference % 16 == 0 && (a.grad_stride_bytes - a.row_stride_bytes) % 16 == 0;
 }
 
 cudaError_t LaunchRing(const DeviceFacts& device, int dtype, const CrossEntropyLaunch& a, int shape, cudaStream_t stream) {

@@ -31,6 +31,13 @@ const KernelEntry& ShardBeginEntryFp32(LogitMap map, int shape);
 const KernelEntry& ShardFinishEntryBf16(LogitMap map, int shape, bool signals);
 const KernelEntry& ShardFinishEntryFp16(LogitMap map, int shape, bool signals);
 const KernelEntry& ShardFinishEntryFp32(LogitMap map, int shape, bool signals);
+// Long rows whose logits are not mapped, with a gradient in the second kernel: shard_ring_layout.cuh.
+const KernelEntry& ShardRingBeginEntryBf16();
+const KernelEntry& ShardRingBeginEntryFp16();
+const KernelEntry& ShardRingBeginEntryFp32();
+const KernelEntry& ShardRingFinishEntryBf16(bool signals);
+const KernelEntry& ShardRingFinishEntryFp16(bool signals);
+const KernelEntry& ShardRingFinishEntryFp32(bool signals);
 
 // Of checked arguments; nothing waits. dtype: LG_FP32, LG_BF16, LG_FP16.
 cudaError_t LaunchShardBegin(const DeviceFacts& device, int dtype, const ShardLaunch& launch, cudaStream_t stream);

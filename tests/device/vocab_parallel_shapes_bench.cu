@@ -1,6 +1,7 @@
 // Tries other shapes of the vocabulary-parallel kernels than those that the library chooses for long rows: warps of a row, rows at once in a CTA, CTAs of a
 // multiprocessor, vectors on their way. 8192 x COLUMNS bf16 of one rank, gradient in place, without and with signals; ms, medians, and over the same bytes at
-// copy speed. Of a shape that wins, the one to change is in kernels/cuda/shard_entries.cuh.
+// copy speed. Of a shape that wins, the one to change is in kernels/cuda/shard_entries.cuh or
+// shard_ring_entries.cuh.
 //
 //   vocab_parallel_shapes_bench [COLUMNS [ROUNDS]]
 #include <cuda_bf16.h>
@@ -17,6 +18,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/shard_arguments.h"
 #include "kernels/cuda/shard_entries.cuh"
+#include "kernels/cuda/shard_ring_entries.cuh"
 #include "kernels/host/vocab_parallel_arguments.h"
 #include "tests/device/bench_check.h"
 
@@ -50,6 +52,21 @@ void AddBegin(std::vector<Tried>* all) {
   all->push_back({name, false, true, MakeShardBeginEntry<Shape<kWarps, kGroups, kCtas, kFlight, true>>(), {}});
 }
 
+// Through a ring of slots: sweepers, units of a slot, slots, CTAs of a multiprocessor.
+template <int kSweepers, int kUnits, int kSlots, int kCtas>
+void AddRingFinish(std::vector<Tried>* all) {
+  const std::string name = "finish, ring of " + std::to_string(kSlots) + " x " + std::to_string(kUnits) + " units, " + std::to_string(kSweepers) +
+                           " sweepers x " + std::to_string(kCtas);
+  all->push_back({name, true, false, MakeShardRingFinishEntry<ShardRing<__nv_bfloat16, kSweepers, kUnits, kSlots, false, kCtas>>(), {}});
+  all->push_back({name + ", signals", true, true, MakeShardRingFinishEntry<ShardRing<__nv_bfloat16, kSweepers, kUnits, kSlots, true, kCtas>>(), {}});
+}
+template <int kSweepers, int kUnits, int kSlots, int kCtas>
+void AddRingBegin(std::vector<Tried>* all) {
+  const std::string name = "begin, ring of " + std::to_string(kSlots) + " x " + std::to_string(kUnits) + " units, " + std::to_string(kSweepers) +
+                           " sweepers x " + std::to_string(kCtas);
+  all->push_back({name, false, true, MakeShardRingBeginEntry<ShardRing<__nv_bfloat16, kSweepers, kUnits, kSlots, true, kCtas>>(), {}});
+}
+
 __global__ void Fill(__nv_bfloat16* to, std::size_t n) {
   for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < n; i += static_cast<std::size_t>(gridDim.x) * blockDim.x) {
     unsigned long long x = (i + 1) * 0x9e3779b97f4a7c15ull;
@@ -65,13 +82,12 @@ void Run(std::int64_t columns, int rounds) {
   std::vector<Tried> all;
   AddFinish<16, 1, 2, 4>(&all);
   AddFinish<8, 1, 3, 4>(&all);
-  AddFinish<8, 1, 4, 2>(&all);
-  AddFinish<16, 1, 1, 8>(&all);
-  AddFinish<32, 1, 1, 4>(&all);
-  AddFinish<4, 2, 3, 4>(&all);
+  AddRingFinish<16, 64, 6, 1>(&all);
+  AddRingFinish<16, 32, 12, 1>(&all);
+  AddRingFinish<8, 32, 5, 2>(&all);
   AddBegin<8, 1, 4, 4>(&all);
-  AddBegin<16, 1, 2, 4>(&all);
-  AddBegin<8, 1, 3, 8>(&all);
+  AddRingBegin<16, 64, 6, 1>(&all);
+  AddRingBegin<8, 32, 5, 2>(&all);
 
   cudaError_t error = cudaSuccess;
   Device* const device = Device::Get(0, &error);
