@@ -4,8 +4,8 @@
 #   tests/device/run.sh [--bin DIR] [--log DIR] [STEP...]
 #
 # STEP: build, conformance, repeat, streams, places, close, ring, killed_writer, observe, bad_input, large, linear, linear_memory, sharded_conformance,
-# vocab_parallel_group, vocab_parallel, vocab_parallel_linear, pipeline_8b, memcheck, racecheck, initcheck, synccheck, bench, linear_bench, vocab_parallel_bench, vocab_parallel_shapes_bench,
-# vocab_parallel_linear_bench; or tests, sanitize, all (default).
+# vocab_parallel_group, vocab_parallel, vocab_parallel_rows, vocab_parallel_linear, pipeline_8b, memcheck, racecheck, initcheck, synccheck, bench, linear_bench,
+# vocab_parallel_bench, vocab_parallel_shapes_bench, vocab_parallel_linear_bench; or tests, sanitize, all (default).
 # --bin: binaries built elsewhere and liblossgauge.so.0, in one directory, instead of building here; the conformance suite that racecheck follows
 # (LOSSGAUGE_CUDA_RACECHECK) lies in DIR/racecheck. --log: whole outputs, one file a step (default build/device/log). vocab_parallel and its benchmark look for
 # libnccl.so.2 and use two GPUs if there are two; the Python package's tests are python.sh.
@@ -13,7 +13,7 @@
 # Building needs nvcc 13, CMake, ninja, GoogleTest and Highway (LOSSGAUGE_DEVICE_DEPS: a prefix where the last two are, if not installed).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-tests=(conformance repeat streams places close ring killed_writer observe bad_input large linear linear_memory sharded_conformance vocab_parallel_group vocab_parallel vocab_parallel_linear pipeline_8b)
+tests=(conformance repeat streams places close ring killed_writer observe bad_input large linear linear_memory sharded_conformance vocab_parallel_group vocab_parallel vocab_parallel_rows vocab_parallel_linear pipeline_8b)
 tools=(memcheck racecheck initcheck synccheck)
 benches=(bench linear_bench vocab_parallel_bench vocab_parallel_shapes_bench vocab_parallel_linear_bench)
 build=build/device bin='' log='' wanted=()
@@ -36,7 +36,7 @@ mkdir -p "$log" && log=$(cd "$log" && pwd) || exit 1
 export TMPDIR=/dev/shm  # a device can map rings of a memory file system only
 export PATH=$PATH:/usr/local/cuda/bin
 declare -A limit=([build]=3600 [conformance]=600 [repeat]=300 [streams]=300 [places]=60 [close]=60 [ring]=300 [killed_writer]=300 [observe]=60 [bad_input]=60 [large]=120
-                  [linear]=120 [linear_memory]=60 [linear_bench]=300 [sharded_conformance]=300 [vocab_parallel_group]=300 [vocab_parallel]=120 [vocab_parallel_linear]=60 [vocab_parallel_bench]=120 [vocab_parallel_shapes_bench]=120 [vocab_parallel_linear_bench]=120 [pipeline_8b]=240
+                  [linear]=120 [linear_memory]=60 [linear_bench]=300 [sharded_conformance]=300 [vocab_parallel_group]=300 [vocab_parallel]=120 [vocab_parallel_rows]=120 [vocab_parallel_linear]=60 [vocab_parallel_bench]=120 [vocab_parallel_shapes_bench]=120 [vocab_parallel_linear_bench]=120 [pipeline_8b]=240
                   [memcheck]=900 [racecheck]=1800 [initcheck]=900 [synccheck]=900 [bench]=900)
 # Of the conformance suite, for sanitizers. initcheck does not see what cuBLASLt's kernels write, so that it would call every logit of the linear path unset: there,
 # the suite fills the workspace with NaN instead.

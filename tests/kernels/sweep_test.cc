@@ -85,5 +85,10 @@ TEST(Sweep, WidthsOfRealVocabularies) {
   Sweep(50257, 3, 8);
 }
 
+TEST(Sweep, WidthsOfSeveralSlotsInEveryShard) {
+  Sweep(75003, 5, 16);
+  Sweep(131072, 3, 8);
+}
+
 }  // namespace
 }  // namespace lossgauge::test
