@@ -81,6 +81,7 @@ class RemoteWriteSinkTest : public ::testing::Test {
     };
   }
 
+  std::atomic<bool> begun_{false}, end_{false};  // of handlers, which may outlive the test's body
   std::unique_ptr<httplib::Server> server_;
   std::thread thread_;
   std::mutex mutex_;
@@ -175,37 +176,34 @@ TEST_F(RemoteWriteSinkTest, NobodyThereIsUnreachable) {
 }
 
 TEST_F(RemoteWriteSinkTest, AReceiverThatDoesNotAnswerIsGivenUpAndOneThatIsCutOffIsTriedAgain) {
-  std::atomic<bool> end{false};
-  Listen([&](const httplib::Request&, httplib::Response&) {
-    while (!end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  Listen([this](const httplib::Request&, httplib::Response&) {
+    while (!end_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   });
   RemoteWriteOptions options = Options();
   options.answer_time = std::chrono::milliseconds(100);
   const SinkAnswer answer = Send(options);
   EXPECT_EQ(answer.result, ShipResult::kUnreachable);
   EXPECT_THAT(answer.text, HasSubstr("no answer"));
-  end = true;
+  end_ = true;
 }
 
 TEST_F(RemoteWriteSinkTest, CancelEndsWhatWaits) {
-  std::atomic<bool> end{false};
-  std::atomic<bool> begun{false};
-  Listen([&](const httplib::Request&, httplib::Response&) {
-    begun = true;
-    while (!end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  Listen([this](const httplib::Request&, httplib::Response&) {
+    begun_ = true;
+    while (!end_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   });
   RemoteWriteOptions options = Options();
   options.answer_time = std::chrono::hours(1);
   auto sink = RemoteWriteSink::Make(options);
   ASSERT_TRUE(sink.ok());
   std::thread cancel([&] {
-    while (!begun) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while (!begun_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     (*sink)->Cancel();
   });
   EXPECT_EQ((*sink)->Send("r", Steps()).result, ShipResult::kUnreachable);
   EXPECT_EQ((*sink)->Send("r", Steps()).result, ShipResult::kUnreachable);
   cancel.join();
-  end = true;
+  end_ = true;
 }
 
 TEST_F(RemoteWriteSinkTest, AnEndlessAnswerIsCutOff) {
