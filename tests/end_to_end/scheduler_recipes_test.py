@@ -195,6 +195,17 @@ class SlurmTest(Recipes):
         self.assertEqual(done.returncode, 0, done.stderr)
         return self.slurm_log()
 
+    def prolog(self, **environment):
+        done = subprocess.run([SLURM / "task-prolog.sh"], env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7"} | environment, capture_output=True, text=True, timeout=30)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+        return done.stdout.splitlines()
+
+    def test_the_task_prolog_gives_what_the_job_has_not(self):
+        rings = str(self.lossgauged.rings)
+        self.assertEqual([f"export LOSSGAUGE_RING_DIR={rings}", "export LOSSGAUGE_ATTEMPT=7.2"], self.prolog(LOSSGAUGE_NODE_RINGS=rings, SLURM_RESTART_COUNT="2"))
+        self.assertEqual(["export LOSSGAUGE_ATTEMPT=7.0"], self.prolog(LOSSGAUGE_NODE_RINGS="/nowhere"))
+        self.assertEqual([], self.prolog(LOSSGAUGE_NODE_RINGS=rings, LOSSGAUGE_RING_DIR="/dev/shm/mine", LOSSGAUGE_ATTEMPT="first"))
+
     def test_the_epilog_requeues_a_job_that_died_with_its_batch_script(self):
         self.job("died")
         self.assertEqual(self.epilog("died"), ["scontrol requeue 7"])
