@@ -30,7 +30,7 @@ template <typename T>
 T Take(std::string_view* in) {
   T value{};
   const std::size_t size = std::min(sizeof value, in->size());
-  std::memcpy(&value, in->data(), size);
+  if (size != 0) std::memcpy(&value, in->data(), size);
   in->remove_prefix(size);
   return value;
 }
