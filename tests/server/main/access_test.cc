@@ -1,10 +1,8 @@
 // Who gets into a real lossgauged, asked with lossgaugectl's own code: TLS, mutual TLS, certificates replaced, tokens, listening wider.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <chrono>
-#include <fstream>
 #include <thread>
 
 #include "server/transport/httplib.h"
@@ -12,6 +10,7 @@
 #include "tests/server/ctl/session.h"
 #include "tests/server/main/daemon_process.h"
 #include "tests/server/transport/certificates.h"
+#include "tests/server/transport/token_file.h"
 
 namespace lossgauge::main {
 namespace {
@@ -21,13 +20,10 @@ using testing::Certificates;
 using testing::kLoopbackNames;
 using ::testing::HasSubstr;
 
-constexpr char kToken[] = "0123456789abcdef0123";
-
 class AccessTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::ofstream(directory_ / "tokens") << kToken << "\n";
-    chmod((directory_ / "tokens").c_str(), 0600);
+    testing::WriteTokenFile(directory_ / "tokens");
   }
   void StartDaemon(std::vector<std::string> flags, const std::string& listen = "127.0.0.1:0") {
     flags.insert(flags.begin(), {"sidecar", "--ring_dir=" + directory_.path(), "--state_dir=none", "--http_listen=" + listen, "--grpc_listen=" + listen});

@@ -2,8 +2,6 @@
 // the producers' own, nothing lost and nothing twice, and every step has all its ranks.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <atomic>
 #include <filesystem>
@@ -18,25 +16,13 @@
 #include "tests/server/fake_judge.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/main/daemon_process.h"
+#include "tests/server/main/free_port.h"
 
 namespace lossgauge {
 namespace {
 
 using testing::DaemonProcess;
 using testing::FakeProducer;
-
-// A port that is free now, for a daemon that is to come back under its old address.
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 class DaemonTest : public ::testing::Test {
  protected:
@@ -156,7 +142,7 @@ class DaemonTest : public ::testing::Test {
   }
 
   ScratchDirectory directory_;
-  const int ports_[2] = {FreePort(), FreePort()};
+  const int ports_[2] = {testing::FreePort(), testing::FreePort()};
   std::vector<std::unique_ptr<FakeProducer>> producers_;
 };
 

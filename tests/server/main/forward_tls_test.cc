@@ -2,9 +2,6 @@
 // waits in the spool, and once the certificates are right the daemon has every record once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -16,8 +13,10 @@
 #include "tests/scratch_directory.h"
 #include "tests/server/fake_producer.h"
 #include "tests/server/main/daemon_process.h"
+#include "tests/server/main/free_port.h"
 #include "tests/server/main/page_value.h"
 #include "tests/server/transport/certificates.h"
+#include "tests/server/transport/token_file.h"
 
 namespace lossgauge {
 namespace {
@@ -29,14 +28,11 @@ using testing::FakeProducer;
 using testing::kLoopbackNames;
 using ::testing::HasSubstr;
 
-constexpr char kToken[] = "0123456789abcdef0123";
-
 class ForwardTlsTest : public ::testing::Test {
  protected:
   ForwardTlsTest() {
     std::filesystem::create_directory(Path("rings"));
-    std::ofstream(Path("tokens")) << kToken << "\n";
-    chmod(Path("tokens").c_str(), 0600);
+    testing::WriteTokenFile(Path("tokens"));
     testing::FakeProducerOptions options;
     options.directory = Path("rings");
     options.run = "job";
@@ -54,7 +50,7 @@ class ForwardTlsTest : public ::testing::Test {
 
   // The daemon's own files, which Show and Trust put in place: flags do not change.
   void StartDaemon(bool mutual = false) {
-    if (port_ == 0) port_ = FreePort();  // the same again after a restart
+    if (port_ == 0) port_ = testing::FreePort();  // the same again after a restart
     std::vector<std::string> flags = {"daemon", "--state_dir=" + Path("daemon"), "--http_listen=127.0.0.1:0", "--grpc_listen=127.0.0.1:" + std::to_string(port_),
                                       "--token_file=" + Path("tokens"), "--tls_cert=" + Path("daemon.pem"), "--tls_key=" + Path("daemon.key")};
     if (mutual) flags.push_back("--tls_client_ca=" + Path("daemon_ca.pem"));
@@ -124,17 +120,6 @@ class ForwardTlsTest : public ::testing::Test {
       EXPECT_EQ(OfDaemon(std::string("lossgauge_records_lost_total{run=\"job\",rank=\"0\",reason=\"") + reason + "\"}"), 0) << reason;
     }
     EXPECT_EQ(OfSidecar("lossgauge_forward_records_dropped_total{daemon=\"1\"}"), 0);
-  }
-  static int FreePort() {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    close(fd);
-    return ntohs(address.sin_port);
   }
 
   ScratchDirectory directory_;

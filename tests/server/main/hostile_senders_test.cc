@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,15 +20,15 @@
 #include "tests/server/fake_producer.h"
 #include "tests/server/main/daemon_process.h"
 #include "tests/server/main/page_value.h"
+#include "tests/server/transport/token_file.h"
 
 namespace lossgauge {
 namespace {
 
 using testing::DaemonProcess;
 using testing::FakeProducer;
+using testing::kToken;
 using ::testing::HasSubstr;
-
-constexpr char kToken[] = "0123456789abcdef0123";
 
 state::ProducerInfo Producer(std::uint64_t segment, const std::string& run, std::uint32_t rank, std::uint32_t world, const std::string& attempt = "1") {
   state::ProducerInfo info;
@@ -125,8 +124,7 @@ class HostileSendersTest : public ::testing::Test {
  protected:
   void Start(std::vector<std::string> flags = {}) {
     std::filesystem::create_directory(directory_ / "rings");
-    std::ofstream(directory_ / "tokens") << kToken << "\n";
-    chmod((directory_ / "tokens").c_str(), 0600);
+    testing::WriteTokenFile(directory_ / "tokens");
     flags.insert(flags.begin(), {"daemon", "--state_dir=" + (directory_ / "daemon"), "--http_listen=127.0.0.1:0", "--grpc_listen=127.0.0.1:0",
                                  "--token_file=" + (directory_ / "tokens")});
     daemon_ = std::make_unique<DaemonProcess>(flags, directory_ / "daemon.log");

@@ -9,6 +9,7 @@
 #include <future>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "proto/lossgauge/ring/fixed128.h"
 #include "server/ingest/ring_source.h"
@@ -96,6 +97,17 @@ class PipelineTest : public ::testing::Test {
     options.world_size = world;
     return std::make_unique<FakeProducer>(options);
   }
+  // Waits half a second for a step to settle, and has committed step 0.
+  std::pair<std::unique_ptr<FakeProducer>, std::unique_ptr<FakeProducer>> OpenWithAWholeStepOfTwoRanks() {
+    options_.settle_wait_ns = 500'000'000;
+    Open();
+    auto a = Producer(0, 2), b = Producer(1, 2);
+    a->PublishStep(0);
+    b->PublishStep(0);
+    Cycle();
+    Cycle();
+    return {std::move(a), std::move(b)};
+  }
   std::shared_ptr<const state::RunSnapshot> Run(const std::string& run = "run") { return state::FindRun(*board_.Get(), run); }
   std::vector<state::StepSummary> History(const std::string& run = "run") {
     state::StepQuery query;
@@ -158,13 +170,7 @@ TEST_F(PipelineTest, TransactionsAreBatched) {
 }
 
 TEST_F(PipelineTest, AStepThatIsStillComingInIsNotCommittedForItself) {
-  options_.settle_wait_ns = 500'000'000;
-  Open();
-  auto a = Producer(0, 2), b = Producer(1, 2);
-  a->PublishStep(0);
-  b->PublishStep(0);
-  Cycle();
-  Cycle();
+  const auto [a, b] = OpenWithAWholeStepOfTwoRanks();
   ASSERT_EQ(Run()->last_step->step, 0);
   const int before = store_->commits;
   a->PublishStep(1);
@@ -179,13 +185,7 @@ TEST_F(PipelineTest, AStepThatIsStillComingInIsNotCommittedForItself) {
 }
 
 TEST_F(PipelineTest, AStepThatComesInSlowlyIsCommittedAllTheSame) {
-  options_.settle_wait_ns = 500'000'000;
-  Open();
-  auto a = Producer(0, 2), b = Producer(1, 2);
-  a->PublishStep(0);
-  b->PublishStep(0);
-  Cycle();
-  Cycle();
+  const auto [a, b] = OpenWithAWholeStepOfTwoRanks();
   a->PublishStep(1);
   Cycle(0.01);
   const int before = store_->commits;

@@ -3,11 +3,9 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -15,6 +13,7 @@
 #include "tests/scratch_directory.h"
 #include "tests/server/rpc/rpc_fixture.h"
 #include "tests/server/transport/certificates.h"
+#include "tests/server/transport/token_file.h"
 
 namespace lossgauge::rpc {
 namespace {
@@ -22,9 +21,8 @@ namespace {
 using testing::CertificateFiles;
 using testing::Certificates;
 using testing::kLoopbackNames;
+using testing::kToken;
 using ::testing::HasSubstr;
-
-constexpr char kToken[] = "0123456789abcdef0123";
 
 int ConnectTo(const std::string& address) {
   sockaddr_in to = {};
@@ -162,8 +160,7 @@ TEST_F(GrpcTlsTest, AReplacedCertificateIsShownToTheNextClientWhileStreamsGoOn) 
 }
 
 TEST_F(GrpcTlsTest, WhatWritesNeedsATokenAndWhatReadsDoesNot) {
-  std::ofstream(directory_ / "tokens") << kToken << "\n";
-  chmod((directory_ / "tokens").c_str(), 0600);
+  testing::WriteTokenFile(directory_ / "tokens");
   const auto tokens = transport::TokenFile::Load("--token_file", directory_ / "tokens");
   ASSERT_TRUE(tokens.ok());
   const transport::WriteGuard guard(state::Protocol::kGrpc, tokens->get(), true, &counters_);

@@ -2,13 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/stat.h>
 
-#include <fstream>
 
 #include "server/transport/httplib.h"
 #include "tests/scratch_directory.h"
 #include "tests/server/transport/certificates.h"
+#include "tests/server/transport/token_file.h"
 #include "tests/server/web/web_fixture.h"
 
 namespace lossgauge::web {
@@ -17,10 +16,9 @@ namespace {
 using testing::CertificateFiles;
 using testing::Certificates;
 using testing::kLoopbackNames;
+using testing::kToken;
 using testing::RawConnection;
 using ::testing::HasSubstr;
-
-constexpr char kToken[] = "0123456789abcdef0123";
 
 class WebTlsTest : public testing::WebFixture {
  protected:
@@ -126,8 +124,7 @@ TEST_F(WebTlsTest, ClientsThatBeginAHandshakeAndStopDoNotShutOutTheScrape) {
 }
 
 TEST_F(WebTlsTest, WhatWritesNeedsATokenAndWhatReadsDoesNot) {
-  std::ofstream(directory_ / "tokens") << kToken << "\n";
-  chmod((directory_ / "tokens").c_str(), 0600);
+  testing::WriteTokenFile(directory_ / "tokens");
   const auto tokens = transport::TokenFile::Load("--token_file", directory_ / "tokens");
   ASSERT_TRUE(tokens.ok());
   const transport::WriteGuard guard(state::Protocol::kHttp, tokens->get(), true, &counters_);
