@@ -3,7 +3,7 @@
 #
 #   LOSSGAUGE_LIBRARY=.../liblossgauge.so.0 LOSSGAUGE_CTL=.../lossgaugectl tests/device/python.sh [--log DIR] [MODULE...]
 #
-# PYTHON (default python3) needs torch 2 with CUDA. LOSSGAUGE_CTL may be what bundle_ctl.sh made. --log: whole outputs, a file for each module (default
+# PYTHON (default python3) needs torch 2 with CUDA. LOSSGAUGE_CTL may be what bundle.sh made. --log: whole outputs, a file for each module (default
 # build/device/log).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1

@@ -8,7 +8,8 @@
 # vocab_parallel_bench, vocab_parallel_shapes_bench, vocab_parallel_linear_bench; or tests, sanitize, all (default).
 # --bin: binaries built elsewhere and liblossgauge.so.0, in one directory, instead of building here; the conformance suite that racecheck follows
 # (LOSSGAUGE_CUDA_RACECHECK) lies in DIR/racecheck. --log: whole outputs, one file a step (default build/device/log). vocab_parallel and its benchmark look for
-# libnccl.so.2 and use two GPUs if there are two; the Python package's tests are python.sh.
+# libnccl.so.2 and use two GPUs if there are two. Beside this: python.sh, the Python package's tests; pipeline_8b.py, the step of an 8B model over all GPUs with a
+# sidecar, Prometheus and Alertmanager watching.
 #
 # Building needs nvcc 13, CMake, ninja, GoogleTest and Highway (LOSSGAUGE_DEVICE_DEPS: a prefix where the last two are, if not installed).
 set -uo pipefail

@@ -81,9 +81,9 @@ class Webhook:
 class Lossgauged:
     """Where one lossgauged has its files and listens; process is None until it is started."""
 
-    def __init__(self, directory, name=""):
+    def __init__(self, directory, name="", rings=None):
         self.name = f"lossgauged-{name}" if name else "lossgauged"
-        self.ring_dir = directory / f"{name}rings"
+        self.ring_dir = (rings or directory) / f"{name}rings"
         self.ring_dir.mkdir(mode=0o750)
         self.state_dir = directory / f"{name}state"
         self.log = directory / f"{self.name}.log"
@@ -93,12 +93,13 @@ class Lossgauged:
 
 
 class Stack:
-    """`more` names further lossgaugeds that Prometheus scrapes too: further[name], to be started by start()."""
+    """`more` names further lossgaugeds that Prometheus scrapes too: further[name], to be started by start(). `rings`: an existing directory for the ring
+    directory to be made in, if not among the other files."""
 
-    def __init__(self, build=None, sidecar_flags=(), prometheus=True, more=()):
+    def __init__(self, build=None, sidecar_flags=(), prometheus=True, more=(), rings=None):
         self.bin = pathlib.Path(build or os.environ.get("LOSSGAUGE_BUILD_DIR", ROOT / "build" / "cpu")) / "bin"
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="lossgauge-e2e-"))
-        self.first = Lossgauged(self.dir)
+        self.first = Lossgauged(self.dir, rings=rings)
         self.further = {name: Lossgauged(self.dir, name) for name in more}
         self.ring_dir, self.state_dir, self.http, self.grpc = self.first.ring_dir, self.first.state_dir, self.first.http, self.first.grpc
         self.sidecar_flags = list(sidecar_flags)
@@ -114,6 +115,7 @@ class Stack:
             if self.with_prometheus:
                 self.start_prometheus()
         except BaseException:
+            self.print_logs()
             self.close()
             raise
         return self

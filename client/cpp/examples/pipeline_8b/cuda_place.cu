@@ -1,8 +1,10 @@
-// Ranks on GPUs, one each, that exchange over NCCL. NCCL is the library that lossgauge loads; of it the example needs what sums and gathers by themselves.
+// Ranks on GPUs. One each: they exchange over NCCL, the library that lossgauge loads; of it the example needs what sums and gathers by themselves. More ranks
+// than GPUs, which NCCL does not take: they exchange through host memory.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -64,17 +66,15 @@ struct Nccl {
 };
 constexpr int kNcclUint8 = 1, kNcclBfloat16 = 9, kNcclSum = 0;
 
-class CudaPlace final : public Place {
+class CudaPlace : public Place {
  public:
-  CudaPlace(const Options& options, void* communicator, Nccl nccl) : ranks_(static_cast<int>(options.ranks)), communicator_(communicator), nccl_(nccl) {
+  CudaPlace() {
     CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CUDA(cudaMemGetInfo(&free_before_, &total_));
     least_free_ = free_before_;
   }
   ~CudaPlace() override {
-    if (abandoned_) return;  // closing waits for all ranks
-    (void)lg_communicator_close(communicator_);
-    (void)cudaStreamDestroy(stream_);
+    if (!abandoned_) (void)cudaStreamDestroy(stream_);
   }
   void* stream() const override { return stream_; }
   void* Allocate(std::int64_t bytes) override {
@@ -112,6 +112,22 @@ class CudaPlace final : public Place {
     CUDA(cudaMemGetInfo(&now, &total));
     least_free_ = now < least_free_ ? now : least_free_;
   }
+  std::int64_t PeakBytes() override { return static_cast<std::int64_t>(free_before_ - least_free_); }
+
+ protected:
+  cudaStream_t stream_ = nullptr;
+  bool abandoned_ = false;
+
+ private:
+  std::size_t free_before_ = 0, least_free_ = 0, total_ = 0;
+};
+
+class NcclPlace final : public CudaPlace {
+ public:
+  NcclPlace(int ranks, void* communicator, Nccl nccl) : ranks_(ranks), communicator_(communicator), nccl_(nccl) {}
+  ~NcclPlace() override {
+    if (!abandoned_) (void)lg_communicator_close(communicator_);  // closing waits for all ranks
+  }
   std::string SumHidden(void* grad, std::int64_t count) override {
     if (ranks_ == 1) return "";
     const int error = nccl_.AllReduce(grad, grad, static_cast<std::size_t>(count), kNcclBfloat16, kNcclSum, communicator_, stream_);
@@ -146,35 +162,70 @@ class CudaPlace final : public Place {
     Free(gathered);
     return static_cast<double>(ms);
   }
-  std::int64_t PeakBytes() override { return static_cast<std::int64_t>(free_before_ - least_free_); }
   const char* PeakName() const override { return "taken of the device since the communicator was there"; }
 
  private:
   const int ranks_;
   void* const communicator_;
   const Nccl nccl_;
-  cudaStream_t stream_ = nullptr;
-  bool abandoned_ = false;
-  std::size_t free_before_ = 0, least_free_ = 0, total_ = 0;
+};
+
+class SharedGpuPlace final : public CudaPlace {
+ public:
+  SharedGpuPlace(const Options& options, int rank, SharedExchange* exchange) : ranks_(options.ranks), rank_(rank), exchange_(exchange) {}
+
+  std::string SumHidden(void* grad, std::int64_t count) override {
+    if (ranks_ == 1) return "";
+    std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
+    Read(values.data(), grad, count * 2);
+    std::string error = exchange_->SumBf16(rank_, values.data(), count);
+    Write(grad, values.data(), count * 2);
+    return error;
+  }
+  std::string Gather(const void* contribution, void* gathered, std::int64_t bytes, const SpoilGathered& spoil) override {
+    std::vector<unsigned char> part(static_cast<std::size_t>(bytes)), received(static_cast<std::size_t>(bytes * ranks_));
+    Read(part.data(), contribution, bytes);
+    std::string error = exchange_->Gather(rank_, part.data(), received.data(), bytes);
+    if (error.empty() && spoil) spoil(received.data(), bytes);
+    Write(gathered, received.data(), bytes * ranks_);
+    return error;
+  }
+  void* communicator() const override { return nullptr; }
+  double TimeExchange(std::int64_t chunks, std::int64_t bytes) override {
+    auto* const gathered = static_cast<unsigned char*>(Allocate(bytes * ranks_));
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::int64_t i = 0; i < chunks; ++i) (void)Gather(gathered, gathered, bytes, nullptr);
+    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    Free(gathered);
+    return ms;
+  }
+  const char* PeakName() const override { return "taken of the device by all ranks on it"; }
+
+ private:
+  const std::int64_t ranks_;
+  const int rank_;
+  SharedExchange* const exchange_;
 };
 
 }  // namespace
 
 std::unique_ptr<Place> MakeCudaPlace(const Options& options, int rank, SharedExchange* exchange, std::string* error) {
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices <= rank) {
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0 || (devices <= rank && !options.share_gpus)) {
     *error = "--cuda: rank " + std::to_string(rank) + " has no GPU, there are " + std::to_string(devices);
     return nullptr;
   }
-  CUDA(cudaSetDevice(rank));
+  CUDA(cudaSetDevice(rank % devices));
   unsigned char id[128] = {};
-  if (rank == 0 && lg_communicator_unique_id(id) != LG_OK) {
+  if (!options.share_gpus && rank == 0 && lg_communicator_unique_id(id) != LG_OK) {
     *error = lg_last_error();
     return nullptr;
   }
+  CUDA(cudaFree(nullptr));  // the context takes memory, too
   std::vector<unsigned char> ids(sizeof id * static_cast<std::size_t>(options.ranks));
   *error = exchange->Gather(rank, id, ids.data(), sizeof id);
   if (!error->empty()) return nullptr;
+  if (options.share_gpus) return std::make_unique<SharedGpuPlace>(options, rank, exchange);
   void* communicator = nullptr;
   if (lg_communicator_open(ids.data(), static_cast<std::int32_t>(options.ranks), rank, &communicator) != LG_OK) {
     *error = lg_last_error();
@@ -185,7 +236,7 @@ std::unique_ptr<Place> MakeCudaPlace(const Options& options, int rank, SharedExc
     *error = "no libnccl.so.2";
     return nullptr;
   }
-  return std::make_unique<CudaPlace>(options, communicator, nccl);
+  return std::make_unique<NcclPlace>(static_cast<int>(options.ranks), communicator, nccl);
 }
 
 }  // namespace lossgauge::pipeline_8b

@@ -22,8 +22,7 @@ double Head(std::uint64_t seed, std::int64_t row, std::int64_t k) {
 
 class HostPlace final : public Place {
  public:
-  HostPlace(const Options& options, int rank, SharedExchange* exchange)
-      : rank_(rank), exchange_(exchange), sum_(static_cast<std::size_t>(options.tokens() * options.width)) {}
+  HostPlace(int rank, SharedExchange* exchange) : rank_(rank), exchange_(exchange) {}
 
   void* stream() const override { return nullptr; }
   void* Allocate(std::int64_t bytes) override {
@@ -56,11 +55,7 @@ class HostPlace final : public Place {
   void Finish() override {}
 
   std::string SumHidden(void* grad, std::int64_t count) override {
-    auto* values = static_cast<std::uint16_t*>(grad);
-    for (std::int64_t i = 0; i < count; ++i) sum_[static_cast<std::size_t>(i)] = FromBf16(values[i]);
-    std::string error = exchange_->group()->Sum(rank_, std::span<float>(sum_.data(), static_cast<std::size_t>(count)));
-    for (std::int64_t i = 0; i < count; ++i) values[i] = ToBf16(sum_[static_cast<std::size_t>(i)]);
-    return error;
+    return exchange_->SumBf16(rank_, static_cast<std::uint16_t*>(grad), count);
   }
   std::string Gather(const void* contribution, void* gathered, std::int64_t bytes, const SpoilGathered& spoil) override {
     std::string error = exchange_->Gather(rank_, contribution, gathered, bytes);
@@ -84,13 +79,10 @@ class HostPlace final : public Place {
  private:
   const int rank_;
   SharedExchange* const exchange_;
-  std::vector<float> sum_;
 };
 
 }  // namespace
 
-std::unique_ptr<Place> MakeHostPlace(const Options& options, int rank, SharedExchange* exchange) {
-  return std::make_unique<HostPlace>(options, rank, exchange);
-}
+std::unique_ptr<Place> MakeHostPlace(int rank, SharedExchange* exchange) { return std::make_unique<HostPlace>(rank, exchange); }
 
 }  // namespace lossgauge::pipeline_8b

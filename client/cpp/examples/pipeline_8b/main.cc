@@ -1,5 +1,6 @@
 // pipeline_8b: one step of the loss head of an 8B model, tensor-parallel: hidden states on every rank, column shards of the logits, never more than a chunk of
 // them, z-loss folded in, a record of each rank's gauge for the sidecar. What it takes, and how it compares with the whole head, is printed at the end.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -35,8 +36,7 @@ int main(int argc, char** argv) {
     case ParseResult::kRun:
       break;
   }
-  // Hidden states are summed through shared memory on CPUs only.
-  const auto floats = static_cast<std::size_t>(options.cuda ? 16 : options.tokens() * options.width);
+  const auto floats = static_cast<std::size_t>(std::min(options.tokens() * options.width, SharedExchange::kFloatsAtOnce));
   auto group = lossgauge::train_text::RankGroup::Create(static_cast<int>(options.ranks), floats, options.timeout_s, &error);
   if (!group) return Fail(kFailed, error);
   constexpr std::int64_t kMostOtherBytes = 4096;  // reports, NCCL's id
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   std::printf("pipeline_8b: %lld tokens (%lld x %lld), width %lld, vocabulary %lld over %lld rank(s), chunks of %lld, %s\n",
               static_cast<long long>(options.tokens()), static_cast<long long>(options.sequences), static_cast<long long>(options.length),
               static_cast<long long>(options.width), static_cast<long long>(options.vocab_size), static_cast<long long>(options.ranks),
-              static_cast<long long>(options.chunk_rows), options.cuda ? "GPUs" : "CPU backend");
+              static_cast<long long>(options.chunk_rows), options.share_gpus ? "GPUs that ranks may share" : options.cuda ? "GPUs" : "CPU backend");
   return lossgauge::train_text::RunRanks(group.get(), 1.0, [&](int rank) {
     Rank running(options, rank, exchange.get(), attempt);
     const std::string failure = running.Run();

@@ -19,6 +19,7 @@ std::vector<Flag> FlagTable(Options* o) {
   return {
       {"ranks", &o->ranks, "tensor-parallel ranks, a process each", 1, 64},
       {"cuda", &o->cuda, "on GPUs, one a rank, over NCCL; default: the CPU backend over shared memory"},
+      {"share_gpus", &o->share_gpus, "with --cuda: more ranks than GPUs, which exchange through host memory; for results and memory, not for times"},
       {"width", &o->width, "of hidden states; 0 = 4096, on CPUs 64", 0, 1 << 20},
       {"length", &o->length, "tokens of a sequence; 0 = 8192, on CPUs 256", 0, 1 << 24},
       {"sequences", &o->sequences, "of a step; 0 = 8, on CPUs 4", 0, 1 << 20},
@@ -80,6 +81,7 @@ std::string CheckTogether(Options* o) {
   otherwise(&o->chunk_rows, 2048, 128);
   if (o->vocab_size < o->ranks) return "--vocab_size must be at least --ranks";
   if (o->length < 64) return "--length must be at least 64";
+  if (o->share_gpus && !o->cuda) return "--share_gpus needs --cuda";
   if (o->fault_rank >= o->ranks && o->fault != "none") return "--fault_rank must be below --ranks";
   return CheckFault(o->fault, static_cast<int>(o->ranks));
 }

@@ -10,7 +10,8 @@ namespace lossgauge::pipeline_8b {
 
 struct Options {
   std::int64_t ranks = 1;
-  bool cuda = false;  // GPUs and NCCL, one GPU a rank; else the CPU backend, one process a rank
+  bool cuda = false;        // GPUs and NCCL, one GPU a rank; else the CPU backend, one process a rank
+  bool share_gpus = false;  // with cuda: ranks take turns among the GPUs there are, and exchange through host memory
   // The step: `sequences` of `length` tokens. Defaults: the step of an 8B model on GPUs, a thousandth of its work on CPUs.
   std::int64_t width = 0, length = 0, sequences = 0, vocab_size = 0, chunk_rows = 0;
   double z_loss = 1e-4;

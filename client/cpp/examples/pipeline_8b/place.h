@@ -1,4 +1,4 @@
-// Where a rank's tensors are and how its ranks exchange: the CPU (host_place.cc), or a GPU and NCCL (cuda_place.cu).
+// Where a rank's tensors are and how its ranks exchange: the CPU (host_place.cc), or a GPU, over NCCL or, where ranks share GPUs, host memory (cuda_place.cu).
 #ifndef LOSSGAUGE_CLIENT_CPP_EXAMPLES_PIPELINE_8B_PLACE_H_
 #define LOSSGAUGE_CLIENT_CPP_EXAMPLES_PIPELINE_8B_PLACE_H_
 
@@ -49,7 +49,7 @@ class Place {
   virtual const char* PeakName() const = 0;
 };
 
-std::unique_ptr<Place> MakeHostPlace(const Options& options, int rank, SharedExchange* exchange);
+std::unique_ptr<Place> MakeHostPlace(int rank, SharedExchange* exchange);
 // Null, with `error`, in a build without CUDA or where there is no GPU or no NCCL for the rank.
 std::unique_ptr<Place> MakeCudaPlace(const Options& options, int rank, SharedExchange* exchange, std::string* error);
 

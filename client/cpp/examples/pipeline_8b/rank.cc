@@ -184,7 +184,7 @@ std::string Rank::Step(std::int64_t step) {
 
 std::string Rank::Run() {
   std::string error;
-  place_ = options_.cuda ? MakeCudaPlace(options_, rank_, exchange_, &error) : MakeHostPlace(options_, rank_, exchange_);
+  place_ = options_.cuda ? MakeCudaPlace(options_, rank_, exchange_, &error) : MakeHostPlace(rank_, exchange_);
   if (place_ == nullptr) return error;
   for (std::int64_t step = 0; step < options_.steps && error.empty(); ++step) error = Step(step);
   if (gauge_ != nullptr) {

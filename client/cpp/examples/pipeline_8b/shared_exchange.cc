@@ -2,9 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
+#include <vector>
 
+#include "client/cpp/examples/pipeline_8b/bf16.h"
 #include "client/cpp/examples/train_text/all_reduce.h"
 
 namespace lossgauge::pipeline_8b {
@@ -30,6 +34,17 @@ std::string SharedExchange::Gather(int rank, const void* part, void* gathered, s
   if (std::string error = group_->Barrier(rank); !error.empty()) return error;
   for (int r = 0; r < group_->ranks(); ++r) {
     std::memcpy(static_cast<unsigned char*>(gathered) + r * bytes, place + r * most_bytes_, static_cast<std::size_t>(bytes));
+  }
+  return "";
+}
+
+std::string SharedExchange::SumBf16(int rank, std::uint16_t* values, std::int64_t count) {
+  std::vector<float> sum(static_cast<std::size_t>(std::min(count, kFloatsAtOnce)));
+  for (std::int64_t first = 0; first < count; first += kFloatsAtOnce) {
+    const auto now = static_cast<std::size_t>(std::min(count - first, kFloatsAtOnce));
+    std::transform(values + first, values + first + now, sum.begin(), FromBf16);
+    if (std::string error = group_->Sum(rank, std::span<float>(sum.data(), now)); !error.empty()) return error;
+    std::transform(sum.begin(), sum.begin() + static_cast<std::ptrdiff_t>(now), values + first, ToBf16);
   }
   return "";
 }

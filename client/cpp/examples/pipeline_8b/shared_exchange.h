@@ -1,4 +1,5 @@
-// An all-gather between the processes of one machine, through memory that they share by fork. A rank that does not come makes the others give up, naming it.
+// An all-gather and a sum between the processes of one machine, through memory that they share by fork. A rank that does not come makes the others give up,
+// naming it.
 #ifndef LOSSGAUGE_CLIENT_CPP_EXAMPLES_PIPELINE_8B_SHARED_EXCHANGE_H_
 #define LOSSGAUGE_CLIENT_CPP_EXAMPLES_PIPELINE_8B_SHARED_EXCHANGE_H_
 
@@ -22,6 +23,10 @@ class SharedExchange {
 
   // Every rank's `bytes` of `part` into `gathered`, in rank order. "" or why not.
   std::string Gather(int rank, const void* part, void* gathered, std::int64_t bytes);
+  // bf16 [count], summed over all ranks in fp32, in rank order. "" or why not.
+  std::string SumBf16(int rank, std::uint16_t* values, std::int64_t count);
+  // Floats that the group must have room for.
+  static constexpr std::int64_t kFloatsAtOnce = std::int64_t{1} << 22;
   train_text::RankGroup* group() const { return group_; }
 
  private:

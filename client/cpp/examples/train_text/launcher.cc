@@ -54,7 +54,7 @@ int RunRanks(RankGroup* group, double grace_seconds, const std::function<int(int
       _exit(code);
     }
     if (pid < 0) {
-      std::fprintf(stderr, "train_text: cannot fork rank %d: %s\n", rank, std::strerror(errno));
+      std::fprintf(stderr, "%s: cannot fork rank %d: %s\n", program_invocation_short_name, rank, std::strerror(errno));
       SignalAll(pids, SIGKILL);
       for (const pid_t started : pids) waitpid(started, nullptr, 0);
       return 1;
@@ -74,7 +74,7 @@ int RunRanks(RankGroup* group, double grace_seconds, const std::function<int(int
       --running;
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       if (code == 0) continue;
-      if (WIFSIGNALED(status)) std::fprintf(stderr, "train_text: rank %zu was ended by signal %d\n", rank, WTERMSIG(status));
+      if (WIFSIGNALED(status)) std::fprintf(stderr, "%s: rank %zu was ended by signal %d\n", program_invocation_short_name, rank, WTERMSIG(status));
       if (!failed) {
         failed = true;
         failed_at = Clock::now();
