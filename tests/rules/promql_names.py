@@ -12,7 +12,19 @@ BUILT_IN = {"up": set(), "ALERTS": {"alertname", "alertstate", "severity", "cate
 TARGET_LABELS = {"job", "instance", "pod", "namespace", "container", "endpoint", "node"}
 
 _SERIES = re.compile(r"(?<![\w:.\"'])((?:lossgauge_|process_|run:|up\b|ALERTS\b)[a-zA-Z0-9_:]*)\s*(\{[^}]*\})?")
-_MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
+_MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
+
+
+def conditions():
+    source = (ROOT / "server" / "state" / "names.cc").read_text()
+    found = set(re.findall(r'"(\w+)"', re.search(r"kConditionNames = \{(.*?)\};", source, re.S).group(1)))
+    assert len(found) > 15, "the conditions were not read"
+    return found
+
+
+# Labels that have no other values: a query for another one is quiet for ever.
+CLOSED = {"condition": conditions(), "severity": {"critical", "warning", "info"}, "state": {"live", "frozen", "lost", "ended"},
+          "action": {"CONTINUE", "WATCH", "RESTART", "HALT", "UNKNOWN"}}
 
 
 def catalogue():
@@ -52,9 +64,11 @@ def problems(expression, names):
         if name not in names:
             found.append(f"no such metric: {name}")
             continue
-        for label in _MATCHER.findall(matchers):
+        for label, operator, value in _MATCHER.findall(matchers):
             if label not in names[name] | TARGET_LABELS:
                 found.append(f"{name} has no label {label}")
+            if operator in ("=", "!=") and value not in CLOSED.get(label, {value}):
+                found.append(f"no {label} is called {value}")
     if not _SERIES.search(expression):
         found.append(f"speaks of no metric: {expression}")
     return found
