@@ -171,6 +171,17 @@ class JobSetTest(unittest.TestCase):
         self.assertIn(f"--forward_to={address}", sidecar["args"])
         self.assertLessEqual(flags_of(" ".join(sidecar["args"])), known_flags())
 
+    def test_sidecars_and_the_supervisor_show_a_token_that_not_everybody_may_read(self):
+        sidecar = self.pod["initContainers"][0]
+        path = next(entry["value"] for entry in self.trainer["env"] if entry["name"] == "LOSSGAUGE_TOKEN_FILE")
+        self.assertIn(f"--forward_token_file={path}", sidecar["args"])
+        for container in (sidecar, self.trainer):
+            self.assertEqual([mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "lossgauge-token"], [path.rsplit("/", 1)[0]])
+        volume = next(volume for volume in self.pod["volumes"] if volume["name"] == "lossgauge-token")["secret"]
+        self.assertEqual(volume["defaultMode"] & 0o007, 0)
+        self.assertEqual(volume["defaultMode"] & 0o040, 0o040)
+        self.assertEqual(self.pod["securityContext"]["fsGroup"], self.pod["securityContext"]["runAsGroup"])
+
     def test_nothing_runs_privileged(self):
         self.assertTrue(self.pod["securityContext"]["runAsNonRoot"])
         for container in (*self.pod["initContainers"], *self.pod["containers"]):

@@ -182,7 +182,9 @@ class RenderedTest(Chart):
             flag = "token_file" if what == "Deployment" else "forward_token_file"
             self.assertIn(f"--{flag}=/etc/lossgauge/token/word", lossgauged["args"], what)
             self.assertIn({"name": "lossgauge-token", "mountPath": "/etc/lossgauge/token", "readOnly": True}, lossgauged["volumeMounts"])
-            self.assertIn({"name": "lossgauge-token", "secret": {"secretName": "fleet"}}, pod["spec"]["volumes"])
+            # lossgauged refuses a token that everybody may read, which a mounted Secret is by default.
+            self.assertIn({"name": "lossgauge-token", "secret": {"secretName": "fleet", "defaultMode": 0o440}}, pod["spec"]["volumes"])
+            self.assertIn("fsGroup", pod["spec"]["securityContext"])  # else its group is root's, and so is the token
         for what, pod in pods(self.render({"job": {"enabled": True}})):
             self.assertNotIn("lossgauge-token", json.dumps(pod))
 

@@ -27,6 +27,8 @@ capabilities:
 - name: lossgauge-token
   secret:
     secretName: {{ .Values.forwardToken.secret | quote }}
+    # lossgauged refuses one that everybody may read, as it would be by default; fsGroup makes the group ours.
+    defaultMode: 0440
 {{- end }}
 
 {{- define "lossgauge.sidecar" -}}
