@@ -28,6 +28,7 @@ class FakeApi {
     this.streams = new Set();
     this.streaming = true;  // false: event streams are refused, as by a proxy that does not let them through
     this.answering = true;  // false: every request under /api/ ends without an answer
+    this.heldSteps = null;  // a list: what is asked of /api/v1/steps waits in it until somebody calls it
     this.requests = [];
     this.comparison = {};  // what CompareRuns answers
     this.server = createServer((request, response) => this.answer(request, response));
@@ -113,7 +114,8 @@ class FakeApi {
       case '/api/v1/steps': {
         const last = Number(url.searchParams.get('last_step') ?? Infinity);
         const steps = entry.steps.filter((step) => Number(step.step) <= last).slice(-Number(url.searchParams.get('tail') ?? 1000));
-        return json({steps: steps.map((step) => this.shown(step, url))});
+        const reply = () => json({steps: steps.map((step) => this.shown(step, url))});
+        return this.heldSteps === null ? reply() : void this.heldSteps.push(reply);
       }
       case '/api/v1/verdict/watch': return this.openStream(name, 'verdict', response, () => [this.verdictOf(entry)]);
       case '/api/v1/steps/watch': return this.openStream(name, 'steps', response, () => {

@@ -35,7 +35,7 @@ afterEach(async () => {
 export async function open({hash = '', viewport = WIDE, scheme = 'light', ...options} = {}) {
   const context = await browser.newContext({viewport, colorScheme: scheme, ...options});
   page = await context.newPage();
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(60_000);
   page.on('pageerror', (error) => faults.push(String(error)));
   page.on('console', (message) => {
     if (/Content Security Policy|Refused to/.test(message.text())) faults.push(message.text());
@@ -45,7 +45,7 @@ export async function open({hash = '', viewport = WIDE, scheme = 'light', ...opt
 
 // Until `predicate` holds in the page. Not waitForFunction: that evaluates text within the page, which the page's policy forbids.
 export async function until(predicate, argument) {
-  for (let tries = 0; tries < 400; tries++) {
+  for (let tries = 0; tries < 1200; tries++) {
     if (await page.evaluate(predicate, argument)) return;
     await page.waitForTimeout(50);
   }

@@ -104,11 +104,13 @@ test('two runs are compared: the server says whether they may be, and the differ
   await hasText('#run-name', 'plain');
   await page.getByLabel('Compare with').selectOption({label: ODD});
   await hasText('#comparison', 'Comparable');
-  assert.equal(await page.locator('#comparison-title').innerText(), `plain against ${ODD}`);
+  assert.equal(await page.locator('#comparison-title').innerText(), `a: plain against b: ${ODD}`);
   assert.ok(await page.title() === `plain against ${ODD} · lossgauge`);
   for (const wanted of ['by target fingerprint', '0.5000', '0.4800 to 0.5200', '40 steps compared', '40 with other targets', 'first at step 40: other targets']) {
     await hasText('#comparison', wanted);
   }
+  // As the server's words call them.
+  assert.deepEqual(await page.locator('#comparison thead th').allInnerTexts(), ['Mean', 'a', 'b', 'b less a', '95 % band']);
   assert.equal(await page.locator('#comparison .curve').count(), 4);
   assert.match(await page.locator('#comparison [data-curve^="Difference"] .uplot').getAttribute('aria-label'), /last 0\.5000$/);
   assert.equal(await page.locator('#comparison i').count(), 0);  // a name is text

@@ -47,6 +47,11 @@ class App {
       if (this.view && event.target.value !== '') location.hash = hashOfPair(this.view.run, event.target.value.slice(1));
     });
     addEventListener('online', () => this.hurry());
+    // Not by its address: that of the page names the run.
+    document.querySelector('.skip').addEventListener('click', (event) => {
+      event.preventDefault();
+      byId('main').focus();
+    });
     document.addEventListener('visibilitychange', () => (document.hidden ? this.suspend() : this.hurry()));
     setInterval(() => this.tick(), TICK_MS);
     this.follow(location.hash);
@@ -145,7 +150,8 @@ class App {
 
 class RunView {
   constructor(run, app) {
-    Object.assign(this, {run, app, verdict: null, verdictArrival: null, details: null, detailsArrival: null, incidents: [], absent: false, hasBand: false});
+    Object.assign(this, {run, app, verdict: null, verdictArrival: null, details: null, detailsArrival: null, incidents: [], absent: false, hasBand: false,
+      loading: true});
     this.store = new StepStore();
     this.abort = new AbortController();
     const query = (parameters) => new URLSearchParams({run, ...parameters}).toString();
@@ -189,12 +195,15 @@ class RunView {
 
   // The newest steps first, then what came before them, thinned where lossgauged has thinned it.
   async loadHistory() {
+    this.loading = true;
     try {
       this.receiveSteps(await getJson('/api/v1/steps', {run: this.run, tail: HISTORY_STEPS}, this.abort.signal));
       for (let added = true; added && this.store.size < SHOWN_STEPS && this.store.firstStep() > 0;) {
         const older = {run: this.run, tail: HISTORY_STEPS, last_step: this.store.firstStep() - 1, include_thinned: true};
         added = this.receiveSteps(await getJson('/api/v1/steps', older, this.abort.signal));
       }
+      this.loading = false;
+      this.redraw();
     } catch {
       if (!this.closed) setTimeout(() => this.closed || this.loadHistory(), DETAILS_MS);
     }
@@ -273,7 +282,7 @@ class RunView {
   draw() {
     const last = this.store.last() ?? this.details?.lastStep;
     const attempt = last?.attempt ?? this.details?.attempt ?? '';
-    this.app.curves.update(this.store.table(attempt, SIGNALS.map(({field}) => field)), this.incidents);
+    this.app.curves.update(this.store.table(attempt, SIGNALS.map(({field}) => field)), this.incidents, this.loading);
     this.app.readouts.update(last);
     this.app.incidentList.update(this.incidents);
   }

@@ -12,7 +12,7 @@ const STEPS = 4_000;  // of each run, the newest
 const HEIGHT = 210;
 const CURVES = [
   {title: 'Loss (nats/token)', value: (step) => step.lossNats},
-  {title: 'Difference of the losses, second less first (nats/token)', difference: true},
+  {title: 'Difference of the losses, b less a (nats/token)', difference: true},
   {title: 'Gradient norm', value: (step) => step.gradNorm, log: true},
   {title: 'max |z|', value: (step) => step.maxAbsLogit},
 ];
@@ -58,11 +58,11 @@ export class ComparisonView {
     this.figures = element('tbody');
     this.counts = element('p', {class: 'note'});
     this.curves = element('div', {class: 'comparison-curves'});
-    const head = ['Mean', 'First', 'Second', 'Second less first', '95 % band'].map((text) => element('th', {scope: 'col'}, text));
+    const head = ['Mean', 'a', 'b', 'b less a', '95 % band'].map((text) => element('th', {scope: 'col'}, text));
     this.root.replaceChildren(
       element('header', {class: 'verdict-head comparison-head'},
-        element('h2', {id: 'comparison-title', class: 'run-title'}, element('span', {class: 'swatch swatch-a'}), link(this.a), ' against ',
-          element('span', {class: 'swatch swatch-b'}), link(this.b)),
+        element('h2', {id: 'comparison-title', class: 'run-title'}, element('span', {class: 'swatch swatch-a'}), 'a: ', link(this.a), ' against ',
+          element('span', {class: 'swatch swatch-b'}), 'b: ', link(this.b)),
         this.verdict, this.reason),
       element('div', {class: 'panel comparison-figures', tabindex: '0', role: 'group', 'aria-label': 'Figures'}, element('table', {},
         element('caption', {class: 'visually-hidden'}, 'Means over the steps that were compared'), element('thead', {}, element('tr', {}, ...head)), this.figures),

@@ -55,11 +55,13 @@ export class Curves {
     this.plots = [];
   }
 
-  update(table, incidents) {
+  // `loading`: earlier steps are on their way.
+  update(table, incidents, loading) {
     const shape = (one) => one && `${one.hasEarlier} ${Object.keys(one.band)} ${SIGNALS.map(({field}) => hasValues(one, field)).join()}`;
     const changed = shape(table) !== shape(this.table);
     this.table = table;
     this.incidents = incidents;
+    this.loading = loading;
     if (changed) this.rebuild();
     for (const {plot, signal} of this.plots) {
       plot.setData(this.dataOf(signal), false);
@@ -93,7 +95,8 @@ export class Curves {
 
   note() {
     const count = this.table.steps.length;
-    const parts = [count === 0 ? 'no steps yet' : `steps ${this.table.steps[0]} to ${this.table.steps[count - 1]}`];
+    const parts = [count === 0 ? this.loading ? 'loading' : 'no steps yet' : `steps ${this.table.steps[0]} to ${this.table.steps[count - 1]}`];
+    if (count > 0 && this.loading) parts.push('loading earlier ones');
     if (count > 0 && this.zoom) parts.push(`shown: ${Math.round(this.zoom[0])} to ${Math.round(this.zoom[1])}`);
     if (this.table.hasEarlier) parts.push('grey: earlier attempts');
     if (Object.keys(this.table.band).length > 0) parts.push('band: over the ranks');

@@ -105,6 +105,7 @@ export class IncidentList {
     if (incident.resolvedTime) add('resolved', clock(incident.resolvedTime));
     if (incident.acknowledged && incident.acknowledgedComment) add('comment', incident.acknowledgedComment);
     add('id', incident.id ?? '');
+    if (incident.open && !incident.acknowledged) add('to acknowledge', `lossgaugectl ack ${incident.id ?? ''}`);
     const show = element('button', {type: 'button'}, 'Show on the curves');
     show.addEventListener('click', () => this.onChosen(first, last));
     const details = element('details', {'data-id': incident.id, open: expanded}, summary,

@@ -67,7 +67,7 @@ export class RunList {
 }
 
 function makeEntry(name) {
-  const link = element('a', {href: hashOf(name)},
+  const link = element('a', {href: hashOf(name), title: name},
     element('span', {class: 'run-icon'}),
     element('span', {class: 'run-name'}, name === '' ? '(no name)' : name),
     element('span', {class: 'run-verdict'}),

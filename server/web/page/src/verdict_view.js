@@ -37,7 +37,7 @@ export class VerdictView {
     const before = freshness.fresh || !verdict ? '' : `last known: ${actionOf(verdict)}`;
     const codes = element('ul', {class: 'codes', 'aria-label': 'Reason codes'});
     for (const code of verdict?.reasonCodes ?? []) codes.append(element('li', {}, code));
-    const state = details?.ended ? 'ended' : details?.phase ?? '';
+    const state = details?.ended ? 'ended' : details?.phase ? `phase: ${details.phase}` : '';
     this.head.replaceChildren(
       element('h2', {id: 'run-name', class: 'run-title'}, run === '' ? '(no name)' : run),
       element('p', {class: 'run-state'}, state.replaceAll('_', ' '), verdict?.mode === 'shadow' ? ' · shadow: judged and shown, alerts stay calm' : ''),
@@ -64,12 +64,13 @@ export class VerdictView {
       if (verdict.escalates) add('Escalates', verdict.escalates, true);
       if (verdict.since) add('Since', clock(verdict.since));
       for (const one of verdict.evidence ?? []) {
-        const text = evidenceText(one);
+        if (one.name === 'last_step_age') continue;  // stands above, and goes on
+        const text = withoutReason(evidenceText(one), verdict.reason ?? '');
         add((one.name ?? '').replaceAll('_', ' '), text, text.length > LONG_TEXT);
       }
     }
     if (details?.lastCheckpointPath || details?.lastCheckpointStep !== undefined) {
-      add('Checkpoint', `step ${integer(details.lastCheckpointStep ?? 0)}  ${details.lastCheckpointPath ?? ''}`, true);
+      add('Newest checkpoint', `step ${integer(details.lastCheckpointStep ?? 0)}  ${details.lastCheckpointPath ?? ''}`, true);
     }
     if (details?.evaluationLossNats !== undefined) {
       add('Evaluation', `${Number(details.evaluationLossNats).toFixed(4)} nats/token at step ${integer(details.evaluationStep ?? 0)}`);
@@ -114,4 +115,10 @@ export class VerdictView {
     if (first && action === 'CONTINUE') return;
     setText(byId('announcement'), `${run}: verdict ${action}. ${freshness.fresh ? verdict.reason ?? '' : freshness.why}`);
   }
+}
+
+// An incident whose summary the reason begins with is named only: "ID divergence: Loss left ..." becomes "ID divergence".
+function withoutReason(text, reason) {
+  const colon = text.indexOf(': ');
+  return colon > 0 && reason.startsWith(text.slice(colon + 2)) ? text.slice(0, colon) : text;
 }
