@@ -1,5 +1,6 @@
 """A gauge's life in Python: what it records, how it ends, and that it can never hurt the job."""
 
+import http.server
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import torch
 import device  # noqa: F401 (default device)
 import lossgauge
 import ring
+from lossgauge.verdict import VerdictPoll
 
 
 def run_script(text, directory, **environment):
@@ -190,6 +192,28 @@ class Gauge(unittest.TestCase):
     def test_importing_loads_neither_torch_nor_the_library(self):
         said = run_script("import sys, lossgauge; print('torch' in sys.modules, lossgauge.library._library)", "", LOSSGAUGE_LIBRARY="/nowhere")
         self.assertEqual("False None\n", said.stdout, said.stderr)
+
+    def test_a_refusal_is_told_in_lossgauged_s_words(self):
+        class Refusing(http.server.BaseHTTPRequestHandler):
+            body = b""
+
+            def do_GET(self):
+                self.send_response(404)
+                self.end_headers()
+                self.wfile.write(self.body)
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.HTTPServer(("127.0.0.1", 0), Refusing) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            poll = VerdictPoll("job", "127.0.0.1:{}".format(server.server_port))
+            for Refusing.body, words in ((b'{"error": {"code": 5, "message": "no run named \\"job\\""}}', 'answered 404: no run named "job"'),
+                                         (b"<html>", "answered 404: Not Found"), (b'{"error": 7}', "answered 404: Not Found")):
+                said = poll._ask()
+                self.assertEqual("unknown", said.action)
+                self.assertIn(words, said.reason)
+            server.shutdown()
 
     def test_the_verdict_of_nobody_is_unknown_at_once(self):
         gauge = self.open(sidecar="127.0.0.1:1")

@@ -75,8 +75,9 @@ class Gauge:
         that follow the offset.
     label_smoothing, z_loss: as declared by the job, for the record.
     ring_dir: None: LOSSGAUGE_RING_DIR, else /dev/shm/lossgauge-<uid>. group: name of a group that may read the ring.
-    byte_table: UTF-8 bytes of each token (lossgauge.byte_table), for bits per byte.
+    byte_table: UTF-8 bytes of each token (lossgauge.byte_table), for bits per byte. has_loss: False on ranks without a head (pipeline stages): none is missed.
     blocks: names of the counter blocks, at most 8. first_step: number of the first step.
+    sidecar: host:port or URL that `verdict` asks over HTTP; None: LOSSGAUGE_SIDECAR, else 127.0.0.1:9788.
 
     Closed by `close`, by the end of the `with` block, or at the interpreter's exit; an exception that ends the block or the script is recorded as such,
     and the run is not shown as finished.
@@ -250,6 +251,7 @@ class Gauge:
 
     @_outside_graphs
     def checkpoint_saved(self, step, path=""):
+        """A whole checkpoint of the state after `step` is at `path`: a verdict names the newest at or before the last good step."""
         self._check_open()
         library.call("gauge_checkpoint_saved", self._handle, integer("step", step), encoded("path", path))
 
@@ -267,6 +269,7 @@ class Gauge:
 
     @_outside_graphs
     def note(self, step, text):
+        """Free text about `step`, kept with the run's events. Beyond 936 bytes it is cut."""
         self._check_open()
         library.call("gauge_note", self._handle, integer("step", step), encoded("text", text))
 

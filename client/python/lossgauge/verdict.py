@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -55,9 +56,19 @@ class VerdictPoll:
         try:
             with urllib.request.urlopen(self._url, timeout=TIMEOUT) as reply:
                 answer = json.loads(reply.read(_MOST_BYTES))
+        except urllib.error.HTTPError as refusal:
+            return Verdict(reason="{} answered {}: {}".format(self._url, refusal.code, _words(refusal)))
         except Exception as failure:  # whatever it is, the job goes on
             return Verdict(reason="no answer from {}: {}".format(self._url, failure))
         return parse(answer)
+
+
+def _words(refusal):
+    """What lossgauged says of an error, as far as it is lossgauged."""
+    try:
+        return str(json.loads(refusal.read(_MOST_BYTES))["error"]["message"])
+    except Exception:
+        return refusal.reason
 
 
 def parse(answer):
