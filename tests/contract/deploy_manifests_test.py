@@ -220,6 +220,20 @@ class SystemdTest(unittest.TestCase):
     def test_every_flag_is_one_that_lossgauged_has(self):
         self.assertLessEqual(flags_of(without_comments(UNIT)), known_flags())
 
+    def test_drop_ins_of_the_readme_fit_the_unit_and_daemon_and_sidecar_fit_each_other(self):
+        drop_ins = re.findall(r"```ini\n(.*?)```", (ROOT / "deploy" / "README.md").read_text(), re.S)
+        started = [line for text in drop_ins for line in re.findall(r"^ExecStart=(.+)$", text, re.M)]
+        self.assertEqual(len(started), len(drop_ins))
+        for text, command in zip(drop_ins, started):
+            self.assertIn("ExecStart=\n", text)  # a second command of a simple service is an error
+            self.assertLessEqual(flags_of(command), known_flags())
+            self.assertRegex(text, "(?m)^IPAddressAllow=")  # the unit denies all but loopback
+        daemon = next(command for command in started if command.startswith("/usr/bin/lossgauged daemon "))
+        sidecar = next(command for command in started if "--forward_to=" in command)
+        of = lambda flag, command: re.search(rf"--{flag}=(\S+)", command).group(1)  # noqa: E731
+        self.assertEqual(of("token_file", daemon), of("forward_token_file", sidecar))
+        self.assertEqual(of("grpc_listen", daemon).split(":")[1], of("forward_to", sidecar).split(":")[1])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -30,6 +30,16 @@ def in_readme():
     return text[text.index(BEGIN) + len(BEGIN):text.index(END)]
 
 
+def anchor(heading):
+    """Of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def headings(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
 class ReadmeTest(unittest.TestCase):
     maxDiff = None
 
@@ -58,12 +68,38 @@ class ReadmeTest(unittest.TestCase):
                     dead.append(f"{page.relative_to(ROOT)}: {target}")
         self.assertEqual(dead, [])
 
+    def test_every_link_to_a_heading_leads_to_one(self):
+        pages = [path for path in ROOT.rglob("*.md") if not {"build", "node_modules"} & set(path.relative_to(ROOT).parts)]
+        followed, dead = 0, []
+        for page in pages:
+            for target, heading in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+                where = page.parent / target if target else page
+                if re.match(r"[a-z]+:", target) or where.suffix != ".md" or not where.exists():
+                    continue
+                followed += 1
+                if heading not in headings(where):
+                    dead.append(f"{page.relative_to(ROOT)}: {target}#{heading}")
+        self.assertGreater(followed, 5)
+        self.assertEqual(dead, [])
+
+    def test_every_section_that_a_header_names_is_there(self):
+        """As a comment has it: README.md, "Terms"."""
+        named = 0
+        for folder in ("kernels/include", "client/cpp/include", "proto", "dashboards/runbooks"):
+            for path in (ROOT / folder).rglob("*"):
+                if path.suffix not in (".h", ".hpp", ".proto", ".md"):
+                    continue
+                for page, heading in re.findall(r'((?:\w+/)*README\.md),? "([^"]+)"', path.read_text()):
+                    named += 1
+                    self.assertIn(anchor(heading), headings(ROOT / page), path)
+        self.assertGreater(named, 2)
+
     def test_every_variable_that_programs_read_is_in_the_table(self):
         named = set(re.findall(r"`(LOSSGAUGE_\w+)`", README.read_text()))
         read = set()
         for folder in ("kernels", "client", "server", "deploy"):
             for path in (ROOT / folder).rglob("*"):
-                if path.suffix in (".cc", ".h", ".sh", ".cu") and "node_modules" not in path.parts:
+                if path.suffix in (".cc", ".h", ".sh", ".cu", ".py", ".sbatch") and "node_modules" not in path.parts:
                     text = path.read_text(errors="replace")
                     read |= set(re.findall(r'"(LOSSGAUGE_[A-Z_]+)"', text)) | set(re.findall(r"\$\{(LOSSGAUGE_[A-Z_]+)", text))
         read -= {"LOSSGAUGE_VERSION"}

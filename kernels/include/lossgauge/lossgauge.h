@@ -212,7 +212,7 @@ typedef enum lg_loss_reduction {
 
 /* loss_i = (1-e) * (log Z - z[y]) + e * (log Z - mean over V of z) + lambda * (log Z)^2,  z = softcap(logit_scale * logits),
  * softcap(x) = c * tanh(x / c). Gradient: (p * (1 + 2 lambda log Z) - (1-e) onehot - e/V) * dz/dlogits * upstream * grad_scale / denominator.
- * Masked rows (target == ignore_index) are not read and get gradient 0. See README.md "Numerics" for non-finite rows. */
+ * Masked rows (target == ignore_index) are not read and get gradient 0. Others: kernels/README.md, "Rows that are not ordinary". */
 typedef struct lg_cross_entropy_args {
   size_t struct_size;
   /* logits [rows, columns], unit column stride */

@@ -10,8 +10,8 @@
 //   loss.args.grad_logits = logits;               // in place
 //   loss.args.denominator = unmasked_tokens_of_the_step;
 //   loss.Run(&gauge).OrThrow();
-//   gauge.SetGradNorm(norm);
-//   gauge.Publish();
+//   gauge.SetGradNorm(norm).IgnoreError();
+//   gauge.Publish().IgnoreError();                // ends the step
 //
 // Errors: functions return a Status, which must be looked at (or waved through with IgnoreError). Who prefers exceptions calls
 // OrThrow(). Nothing throws on its own but std::bad_alloc from strings. A telemetry fault never shows in the status of a loss call.
