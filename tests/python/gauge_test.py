@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 import torch
 
@@ -214,6 +215,21 @@ class Gauge(unittest.TestCase):
                 self.assertEqual("unknown", said.action)
                 self.assertIn(words, said.reason)
             server.shutdown()
+
+    def test_the_sidecar_is_asked_without_the_clusters_proxy(self):
+        class Sidecar(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"action": "CONTINUE"}')
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.HTTPServer(("127.0.0.1", 0), Sidecar) as server, mock.patch.dict(os.environ, http_proxy="http://127.0.0.1:1", no_proxy=""):
+            threading.Thread(target=server.handle_request, daemon=True).start()
+            poll = VerdictPoll("x", "127.0.0.1:{}".format(server.server_address[1]))
+            self.assertEqual("continue", poll._ask().action)
 
     def test_the_verdict_of_nobody_is_unknown_at_once(self):
         gauge = self.open(sidecar="127.0.0.1:1")

@@ -156,6 +156,16 @@ class HuggingFace(unittest.TestCase):
         # The Trainer's own number counts six labels that no logits are scored against.
         self.assertEqual(scored + 6, sum(int((batch["labels"] != -100).sum()) for batch in samples))
 
+    def test_a_step_without_a_scored_label_has_loss_0_and_no_gradient(self):
+        for items in (0, torch.tensor(0), None):
+            with self.subTest(items=items), tempfile.TemporaryDirectory() as directory, lossgauge.Gauge(run="masked", ring_dir=directory) as gauge:
+                trainer = Trainer(Head(), 1, types.SimpleNamespace(begin=0, n_gpu=1))
+                huggingface.attach(trainer, gauge)
+                batch = next(iter(batches(1)))
+                loss = trainer.compute_loss(dict(batch, labels=torch.full_like(batch["labels"], -100)), items)
+                loss.backward()
+                self.assertEqual((0.0, 0), (loss.item(), int(trainer.model.weight.grad.count_nonzero())))
+
     def test_steps_and_events_have_the_trainers_numbers(self):
         _, records, events = self.run_trainer()
         train = [record for record in records if record["block"] == "0"]

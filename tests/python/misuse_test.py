@@ -1,6 +1,8 @@
 """What a user can get wrong, and what the place can lack: an exception that names argument, expected and got, or nothing at all; never a crash."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,11 @@ import torch
 import lossgauge
 import ring
 from device import ON_CUDA
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
 
 COLUMNS, WIDTH = 33, 6
 
@@ -116,9 +123,12 @@ class Misuse(unittest.TestCase):
                               ("tp: expected", {"tp": ("a", 0)}), ("vocab_size: expected an int", {"vocab_size": "9"}), ("blocks: expected", {"blocks": [1]}),
                               ("blocks: expected", {"blocks": 5}), ("byte_table: expected", {"byte_table": "abc", "vocab_size": 3}),
                               ("label_smoothing: expected a number", {"label_smoothing": "x"}), ("first_step: expected an int", {"first_step": 0.5}),
-                              ("gradient_reduction: expected", {"gradient_reduction": ["mean"]}), ("ring_dir: expected text, got int", {"ring_dir": 5})):
+                              ("gradient_reduction: expected", {"gradient_reduction": ["mean"]}), ("ring_dir: expected text, got int", {"ring_dir": 5}),
+                              ("sidecar: expected text, got int", {"sidecar": 9788}), ("byte_table: expected bytes", {"byte_table": [300], "vocab_size": 1})):
             with self.subTest(said):
                 self.refused(said, lossgauge.Gauge, **dict(dict(run="x", ring_dir=self.directory.name), **options))
+        rings = [name for name in os.listdir(self.directory.name) if name.endswith(".steps")]
+        self.assertEqual(1, len(rings), "a refused gauge left its ring, which nobody can close")
         for bad in (5, "gauge", object()):
             self.refused("gauge: expected a lossgauge.Gauge, got", lossgauge.cross_entropy, self.logits, self.labels, gauge=bad)
 
@@ -165,6 +175,61 @@ class Misuse(unittest.TestCase):
         if ring.CTL:
             (record,) = ring.records(self.gauge)
             self.assertEqual(("0", "8"), (record["step"], record["tokens"]))
+
+    def test_a_run_of_any_bytes_has_a_gauge(self):
+        for name in (os.fsdecode(b"\xff\xfe"), "half \ud800", b"bytes", "\n\x1b[31m"):
+            with self.subTest(name), lossgauge.Gauge(run=name, ring_dir=self.directory.name) as gauge:
+                self.assertTrue(gauge.state().telemetry_on)
+                self.assertEqual("unknown", gauge.verdict().action)
+
+    def test_numbers_of_numpy_and_of_tensors_are_numbers(self):
+        if numpy is None:
+            self.skipTest("numpy is not there")
+        one, half = numpy.int64(1), numpy.float32(0.5)
+        self.gauge.cross_entropy(self.logits, self.labels, ignore_index=numpy.int32(-100), vocab_size=numpy.int64(COLUMNS), label_smoothing=half, z_loss=half)
+        self.gauge.checkpoint_saved(torch.tensor(1), "x")
+        self.gauge.evaluation(one, half, torch.tensor([3]))
+        self.gauge.step(step=numpy.uint8(7), lr=half, grad_norm=one)
+        self.assertEqual(8, self.gauge.state().next_step)
+        for bad in (numpy.float64(1), numpy.bool_(True), torch.tensor(True), torch.tensor([1, 2]), torch.tensor(1.0), numpy.uint64(2**63)):
+            with self.subTest(repr(bad)):
+                self.refused("step: expected an int of 64 bits, got " + type(bad).__name__, self.gauge.step, step=bad)
+
+    def test_a_step_without_tokens_is_no_error(self):
+        labels = torch.full_like(self.labels, -100)
+        for nothing in (0, 0.0, torch.tensor(0)):
+            z = self.logits.clone().requires_grad_()
+            self.gauge.cross_entropy(z, labels, reduction="sum").backward()
+            self.assertEqual(0, int(z.grad.count_nonzero()))
+            self.gauge.step(denominator=nothing)
+        self.refused("denominator", self.gauge.step, denominator=-1)
+        if ring.CTL:
+            self.assertEqual([False] * 3, ["denominator_max" in record for record in ring.records(self.gauge)])
+
+    def test_a_model_that_holds_a_gauge_is_copied_and_saved(self):
+        model = torch.nn.Linear(2, 2)
+        model.gauge = self.gauge
+        for copied in (copy.copy(model), copy.deepcopy(model)):
+            self.assertIs(self.gauge, copied.gauge)
+        restored = pickle.loads(pickle.dumps(model)).gauge
+        self.assertTrue(restored.closed)
+        self.assertEqual("unknown", restored.verdict().action)
+        restored.close()
+        for call in (restored.step, restored.state, lambda: restored.cross_entropy(self.logits, self.labels), lambda: restored.phase("evaluation").__enter__()):
+            self.refused("got one that was pickled; open one in this process", call)
+        self.gauge.cross_entropy(self.logits, self.labels)
+        self.gauge.step()
+        self.assertEqual(1, self.gauge.state().published)
+
+    def test_a_script_that_exits_with_0_has_finished(self):
+        if not ring.CTL:
+            self.skipTest("LOSSGAUGE_CTL names no lossgaugectl")
+        for code, ended in ((None, "finished"), (0, "finished"), (3, "failed"), ("no data", "failed")):
+            with self.subTest(code), self.assertRaises(SystemExit):
+                with lossgauge.Gauge(run="exits", ring_dir=self.directory.name) as gauge:
+                    path = gauge.state().steps_path
+                    raise SystemExit(code)
+            self.assertEqual(ended, ring.dump(path)["status"]["closed"])
 
     def test_an_exception_is_not_lost_for_another_one(self):
         class Bad(Exception):

@@ -70,6 +70,9 @@ class PackLabels(unittest.TestCase):
         self.refuse("tokens", tokens.view(1, 5), whole)
         self.refuse("cu_seqlens", tokens, whole.to("meta"))
         self.refuse("pad", tokens, whole, None, 0.5)
+        self.refuse("pad: expected an int of 64 bits", tokens, whole, None, 2**64)  # which would be 0 in 64 bits
+        with self.assertRaisesRegex(ValueError, "ignore_index: expected an int of 64 bits"):
+            lossgauge.pack_labels(tokens, whole, ignore_index=2**64 - 100)
 
     def test_bad_lengths_are_named_where_the_host_can_read_them(self):
         tokens = torch.arange(5, device="cpu")

@@ -1,5 +1,7 @@
 """Checks of arguments by name, for what ctypes would refuse without a name, or cut to its width without a word. Needs no torch."""
 
+import numbers
+import operator
 import os
 
 from . import errors
@@ -15,13 +17,23 @@ def expect(condition, name, expected, got):
 
 
 def integer(name, value, bits=64):
-    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << bits - 1) <= value < 1 << bits - 1:
-        refuse(name, "an int of {} bits".format(bits), value if type(value) is int else type(value).__name__)
+    """An int, or what stands for one: numpy's, or one element of a CPU tensor of integers."""
+    given = value
+    if type(value) is not int:
+        if isinstance(value, bool) or getattr(value, "is_cuda", False) or "bool" in str(getattr(value, "dtype", "")):
+            value = None
+        else:
+            try:
+                value = operator.index(value)
+            except (TypeError, ValueError, RuntimeError):
+                value = None
+    if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
+        refuse(name, "an int of {} bits".format(bits), given if type(given) is int else type(given).__name__)
     return value
 
 
 def number(name, value):
-    if type(value) is not float and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+    if type(value) is not float and (not isinstance(value, numbers.Real) or isinstance(value, bool)):
         refuse(name, "a number", type(value).__name__)
     return float(value)
 

@@ -91,6 +91,8 @@ class Gauge:
         options = library.new("gauge_options")
         shared = distributed_defaults(rank, world_size, attempt)
         options.run, options.attempt = encoded("run", run), encoded("attempt", shared.attempt)
+        # Whatever may refuse an argument stands before the library opens a gauge: nobody would close that.
+        self._verdict = VerdictPoll(run or os.environ.get("LOSSGAUGE_RUN"), sidecar)
         options.attempt_start_wall_ns = shared.start_wall_ns
         if shared.rank is not None:
             options.rank = integer("rank", shared.rank, 32)
@@ -112,7 +114,10 @@ class Gauge:
         options.ring_dir, options.group = encoded("ring_dir", ring_dir), encoded("group", group)
         if byte_table is not None:
             expect(not isinstance(byte_table, (str, int)), "byte_table", "bytes", type(byte_table).__name__)
-            table = bytes(byte_table)
+            try:
+                table = bytes(byte_table)
+            except (TypeError, ValueError):  # not numbers, or not of 0 to 255
+                refuse("byte_table", "bytes, or numbers from 0 to 255", type(byte_table).__name__)
             expect(len(table) == vocab_size, "byte_table", "vocab_size = {} entries".format(vocab_size), len(table))
             kept_table = ctypes.create_string_buffer(table, max(1, len(table)))
             options.token_bytes = ctypes.cast(kept_table, ctypes.c_void_p)
@@ -137,8 +142,8 @@ class Gauge:
         self._denominator = Denominator(self)
         self.graph_name = "gauge-{}".format(next(_numbers))
         _by_graph_name[self.graph_name] = self
-        self._verdict = VerdictPoll(run or os.environ.get("LOSSGAUGE_RUN"), sidecar)
         self._finalizer = weakref.finalize(self, _end, handle, os.getpid())
+        self._why_closed = "was closed"
 
     # ---- losses ------------------------------------------------------------------------------------------------------------------------------------
 
@@ -225,14 +230,15 @@ class Gauge:
     def step(self, *, grad_norm=None, lr=None, denominator=None, loss=None, step=None):
         """Ends the step: publishes one record and never waits. Numbers, or one-element tensors, which are read where they are.
 
-        grad_norm: the job's own global gradient norm. lr: its learning rate. denominator: what it divided sums by. loss: the loss that it logs, a number.
+        grad_norm: the job's own global gradient norm. lr: its learning rate. denominator: what it divided sums by; 0, of a step without unmasked tokens, is as
+            if not given. loss: the loss that it logs, a number.
         step: number of the step being ended (default: one more than the last).
         """
         self._check_open()
         if step is not None:
             library.call("gauge_set_step", self._handle, integer("step", step))
         for name, which, value in (("grad_norm", abi.GRAD_NORM, grad_norm), ("lr", abi.LEARNING_RATE, lr), ("denominator", abi.DENOMINATOR, denominator)):
-            if value is not None:
+            if value is not None and not (which == abi.DENOMINATOR and _is_zero(value)):
                 self._set_scalar(name, which, value)
         if loss is not None:
             reported = library.new("reported_loss")
@@ -307,11 +313,22 @@ class Gauge:
             self._verdict.stop()
             library.load().lg_gauge_abandon(self._handle, reason)
 
+    # A model may hold its gauge, and is copied for averages of weights or saved whole. A copy in this process is the same gauge, since a rank has one; in
+    # another process, or later, there is none.
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        return _restored, ()
+
     def __enter__(self):
         return self
 
     def __exit__(self, kind, value, traceback):
-        if kind is None:
+        if kind is None or isinstance(value, SystemExit) and value.code in (None, 0):
             self.close()
         else:
             self.abandon(words_of(value))
@@ -337,7 +354,7 @@ class Gauge:
 
     def _check_open(self):
         if self.closed:
-            raise errors.FailedPrecondition("gauge: expected an open one, got one that was closed")
+            raise errors.FailedPrecondition("gauge: expected an open one, got one that " + self._why_closed)
 
     def _handle_for(self, device):
         if device.type == "cuda":
@@ -400,6 +417,21 @@ def _read_on_device(name, value, dtype):
     import torch
 
     return value.detach().to(getattr(torch, dtype)).reshape(())
+
+
+def _is_zero(value):
+    """Of a number or a tensor of the host's; one of a device is not read."""
+    return not getattr(value, "is_cuda", False) and host_number("denominator", value) == 0
+
+
+def _restored():
+    """What a pickle gives back of a gauge: a closed one."""
+    gauge = Gauge.__new__(Gauge)
+    gauge._why_closed = "was pickled; open one in this process (lossgauge.Gauge)"
+    gauge._verdict = VerdictPoll(None, None)
+    gauge._finalizer = weakref.finalize(gauge, _end, None, 0)
+    gauge._finalizer.detach()
+    return gauge
 
 
 def _end(handle, pid):

@@ -35,9 +35,8 @@ class LossOptions:
         self.grad_scale = grad_scale
         self.block = -1 if block is None else integer("block", block, 32)
         self.position_base = position_base  # None: not given
-        if vocab_size is not None and not (isinstance(vocab_size, int) and 0 < vocab_size <= columns):
-            refuse("vocab_size", "1 to {}".format(columns), vocab_size)
-        self.vocab_size = vocab_size or 0
+        self.vocab_size = 0 if vocab_size is None else integer("vocab_size", vocab_size)
+        expect(vocab_size is None or 0 < self.vocab_size <= columns, "vocab_size", "1 to {}".format(columns), vocab_size)
         if denominator is not None:
             expect(reduction == "mean", "denominator", "reduction='mean', which divides", "reduction={!r}".format(reduction))
             if isinstance(denominator, torch.Tensor):

@@ -5,7 +5,7 @@ import ctypes
 import torch
 
 from . import library, tensors
-from .arguments import expect
+from .arguments import integer
 from .compiling import outside_graphs
 from .tensors import expect_tensor
 
@@ -40,8 +40,7 @@ def pack_labels(tokens, cu_seqlens, prompt_lengths=None, pad=None, *, ignore_ind
     documents = cu_seqlens.numel() - 1
     if prompt_lengths is not None:
         expect_tensor(prompt_lengths.numel() == documents, "prompt_lengths", "{}, one for each document", prompt_lengths, documents)
-    for name, number in (("pad", 0 if pad is None else pad), ("ignore_index", ignore_index)):
-        expect(isinstance(number, int), name, "an int", type(number).__name__)
+    pad, ignore_index = None if pad is None else integer("pad", pad), integer("ignore_index", ignore_index)
     return outside_graphs(_pack_labels, tokens, cu_seqlens, prompt_lengths, pad, ignore_index)
 
 

@@ -7,9 +7,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+from .arguments import encoded
+
 SECONDS_BETWEEN = 5.0
 TIMEOUT = 2.0
 _MOST_BYTES = 1 << 20
+# A proxy of the cluster (http_proxy) knows no sidecar, which is on this node, and need not learn of runs.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 ACTIONS = ("continue", "watch", "restart", "halt", "unknown")
 
 
@@ -27,8 +31,9 @@ class VerdictPoll:
     """Asks GET /api/v1/verdict in a thread of its own, begun by the first question."""
 
     def __init__(self, run, sidecar):
-        address = sidecar or os.environ.get("LOSSGAUGE_SIDECAR") or "127.0.0.1:9788"
-        self._url = "{}/api/v1/verdict?{}".format(address if "://" in address else "http://" + address, urllib.parse.urlencode({"run": run or ""}))
+        address = os.fsdecode(encoded("sidecar", sidecar) or b"") or os.environ.get("LOSSGAUGE_SIDECAR") or "127.0.0.1:9788"
+        query = urllib.parse.urlencode({"run": encoded("run", run) or b""})
+        self._url = "{}/api/v1/verdict?{}".format(address if "://" in address else "http://" + address, query)
         self._lock = threading.Lock()
         self._last = Verdict(reason="the sidecar has not been asked yet")
         self._stop = threading.Event()
@@ -54,7 +59,7 @@ class VerdictPoll:
 
     def _ask(self):
         try:
-            with urllib.request.urlopen(self._url, timeout=TIMEOUT) as reply:
+            with _opener.open(self._url, timeout=TIMEOUT) as reply:
                 answer = json.loads(reply.read(_MOST_BYTES))
         except urllib.error.HTTPError as refusal:
             return Verdict(reason="{} answered {}: {}".format(self._url, refusal.code, _words(refusal)))

@@ -62,7 +62,8 @@ def _divisor(num_items_in_batch):
         return None
     if isinstance(num_items_in_batch, torch.Tensor):
         return num_items_in_batch.reshape(-1)[0]  # one for each GPU of this process under DataParallel, all the same
-    return num_items_in_batch
+    # A step whose labels are all masked has no tokens to divide by. As a number 0 is refused, as a tensor it is read when the loss is: 0, and no gradient.
+    return num_items_in_batch if num_items_in_batch != 0 else torch.tensor(0.0)
 
 
 def _count_scored_labels(trainer, shift, ignore_index):
