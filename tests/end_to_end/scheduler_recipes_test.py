@@ -135,6 +135,39 @@ class SuperviseTest(Recipes):
         self.assertEqual(self.supervise("broken", "sleep 600").returncode, 94)
         self.assertEqual(self.supervise("broken", "sleep 600", LOSSGAUGE_HALT_CODE="101").returncode, 101)
 
+    def test_what_is_no_code_or_no_time_is_said_before_the_command_runs(self):
+        for wrong in ({"LOSSGAUGE_RESTART_CODE": "oops"}, {"LOSSGAUGE_RESTART_CODE": "0"}, {"LOSSGAUGE_HALT_CODE": "256"}, {"LOSSGAUGE_HALT_CODE": "093"},
+                      {"LOSSGAUGE_GRACE": "1.5"}, {"LOSSGAUGE_GRACE": "-1"}):
+            with self.subTest(wrong):
+                done = self.supervise("any", "echo it runs", **wrong)
+                self.assertEqual((2, ""), (done.returncode, done.stdout), done.stderr)
+                self.assertIn(next(iter(wrong)), done.stderr)
+
+    def test_without_lossgaugectl_the_command_runs_and_one_line_says_so(self):
+        done = self.supervise("any", "sleep 7; exit 6", PATH="/usr/bin:/bin")
+        self.assertEqual(6, done.returncode, done.stderr)
+        self.assertEqual(1, done.stderr.count("not found"), done.stderr)
+        self.assertEqual(1, done.stderr.count("without supervision"), done.stderr)
+
+    def test_a_lossgauged_that_stays_away_is_named_once(self):
+        tools = self.slurm / "tools"
+        tools.mkdir()
+        (tools / "lossgaugectl").write_text(f"#!/bin/sh\necho asked >>{self.slurm}/log\necho 'cannot reach lossgauged' >&2\nexit 60\n")
+        (tools / "lossgaugectl").chmod(0o755)
+        done = self.supervise("any", f"while [ $(grep -c asked {self.slurm}/log) -lt 3 ]; do sleep 0.1; done; exit 6", PATH=f"{tools}:/usr/bin:/bin")
+        self.assertEqual(6, done.returncode, done.stderr)
+        self.assertEqual(1, done.stderr.count("cannot reach"), done.stderr)
+
+    def test_signals_reach_the_command_and_leave_it_supervised(self):
+        for name, end in (("HUP", 21), ("USR1", 22), ("USR2", 23), ("TERM", 24), ("INT", 24)):
+            with self.subTest(name):
+                script = "trap 'exit 21' HUP; trap 'exit 22' USR1; trap 'exit 23' USR2; trap 'exit 24' TERM; echo ready; while :; do sleep 0.1; done"
+                process = subprocess.Popen([SUPERVISE, "sh", "-c", script], env=self.environment("any"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                self.assertEqual("ready\n", process.stdout.readline())
+                process.send_signal(getattr(signal, f"SIG{name}"))
+                process.communicate(timeout=90)
+                self.assertEqual(end, process.returncode)
+
     def test_what_ignores_sigterm_is_killed_with_all_that_it_started(self):
         self.job("stubborn")
         done = self.supervise("stubborn", "trap '' TERM; sleep 600 & echo $! >&2; wait; sleep 600", LOSSGAUGE_GRACE="1")
