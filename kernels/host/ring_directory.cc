@@ -69,6 +69,18 @@ void Remove(int directory_descriptor, const std::string& key) {
   for (const char* suffix : {".steps", ".events", ".lock"}) ::unlinkat(directory_descriptor, (key + suffix).c_str(), 0);
 }
 
+// What of the directory this process has mapped, by /proc: names of files are in it. A second copy of this library in the process (a Python package's beside a
+// C++ extension's) has segments that our list does not know, and whoever closes any descriptor of their lock files drops their locks: they would look dead.
+std::string MappedFiles() {
+  std::string text;
+  const int file = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return text;  // no /proc: then nothing is known
+  char buffer[8192];
+  for (ssize_t bytes; (bytes = ::read(file, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(bytes));
+  ::close(file);
+  return text;
+}
+
 struct DeadSegment {
   timespec made{};
   std::string key;
@@ -190,10 +202,14 @@ int MakeRoom(const RingDirectory& directory, const ProcessSegments& own, std::st
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
 
   const std::string prefix = SegmentPrefix(run, rank);
+  const std::string mapped = keys.empty() ? std::string() : MappedFiles();
+  const auto is_of_this_process = [&own, &mapped](const std::string& key) {
+    return own.Holds(key) || mapped.find(key + ".steps") != std::string::npos;
+  };
   std::vector<DeadSegment> dead;
   for (const std::string& key : keys) {
     const bool is_ours = key.compare(0, prefix.size(), prefix) == 0;
-    if (own.Holds(key) || IsLockHeld(directory.descriptor(), key)) {
+    if (is_of_this_process(key) || IsLockHeld(directory.descriptor(), key)) {
       lg_ring_identity other;
       if (is_ours && ReadIdentity(directory.descriptor(), key, &other) && other.layout.rank == rank &&
           ring::FieldText(other.run, sizeof other.run) == run &&

@@ -1,4 +1,5 @@
 // Gauges across processes: second producers, forked workers, kills and restarts.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,6 +73,31 @@ std::string OpenAndReport(const lg_gauge_options& options, int* code) {
   const std::string message = *code == LG_OK ? "" : lg_last_error();
   lg_gauge_close(gauge, nullptr);
   return message;
+}
+
+// Python's package beside a C++ extension: each has the library, and statics, of its own.
+TEST(SecondProducer, FromASecondCopyOfTheLibraryInTheProcessLeavesTheFirstAlive) {
+  ScratchDirectory scratch;
+  lg_gauge* first = nullptr;
+  lg_gauge_options options = Options(scratch.path());
+  ASSERT_EQ(lg_gauge_open(&options, &first), LG_OK) << lg_last_error();
+  const std::string path = State(first).steps_path;
+  ASSERT_TRUE(LockHeld(path));
+
+  void* const copy = ::dlopen(LOSSGAUGE_SHARED_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(copy, nullptr) << ::dlerror();
+  const auto open = reinterpret_cast<decltype(&lg_gauge_open)>(::dlsym(copy, "lg_gauge_open"));
+  const auto close = reinterpret_cast<decltype(&lg_gauge_close)>(::dlsym(copy, "lg_gauge_close"));
+  ASSERT_NE(open, &lg_gauge_open);
+  lg_gauge* second = nullptr;
+  EXPECT_EQ(open(&options, &second), LG_ALREADY_EXISTS);
+  EXPECT_EQ(close(second, nullptr), LG_OK);
+  options.run = "another";
+  EXPECT_EQ(open(&options, &second), LG_OK);
+  EXPECT_TRUE(LockHeld(path)) << "a living producer looks dead";
+  EXPECT_EQ(close(second, nullptr), LG_OK);
+  EXPECT_TRUE(LockHeld(path));
+  lg_gauge_close(first, nullptr);
 }
 
 TEST(SecondProducer, OfTheSameRunAttemptAndRankIsRefusedNamingTheFirst) {
