@@ -12,6 +12,7 @@
 #include "kernels/host/error.h"
 #include "kernels/host/gauge.h"
 #include "kernels/include/lossgauge/lossgauge.h"
+#include "proto/lossgauge/ring/ring_validate.h"
 
 using lossgauge::SetError;
 
@@ -26,7 +27,8 @@ template <class T>
 int ReadStruct(const T* given, const char* name, T* full) {
   if (given == nullptr) return SetError(LG_INVALID_ARGUMENT, "%s: must not be NULL", name);
   const std::size_t size = given->struct_size;
-  if (size <= sizeof(std::size_t) || size > kMaxStructSize) {
+  // No structure of any age ends within a member: half a pointer would be followed.
+  if (size <= sizeof(std::size_t) || size > kMaxStructSize || size % alignof(T) != 0) {
     return SetError(LG_INVALID_ARGUMENT,
                     "%s.struct_size: expected about %zu, got %zu; fill the structure with its _init function first", name,
                     sizeof(T), size);
@@ -52,8 +54,10 @@ int OnGauge(lg_gauge* gauge, Call call) noexcept {
   return call();
 }
 
-int CheckStep(std::int64_t step) {
-  return step >= 0 ? LG_OK : SetError(LG_INVALID_ARGUMENT, "step: must be >= 0, got %lld", static_cast<long long>(step));
+// A reader throws away an event of any other step.
+int CheckStep(std::int64_t step, std::int64_t most = lossgauge::ring::kMaxStep) {
+  if (step >= 0 && step <= most) return LG_OK;
+  return SetError(LG_INVALID_ARGUMENT, "step: must be in [0, 2^53%s, got %lld", most == lossgauge::ring::kMaxStep ? "]" : ")", static_cast<long long>(step));
 }
 
 // The handles closed last stay objects, so that a call with one of them is told so instead of reading freed memory.
@@ -146,7 +150,7 @@ int lg_gauge_checkpoint_saved(lg_gauge* gauge, int64_t step, const char* path) {
 
 int lg_gauge_resume(lg_gauge* gauge, int64_t step, const char* path) {
   return OnGauge(gauge, [=] {
-    const int code = CheckStep(step);
+    const int code = CheckStep(step, lossgauge::ring::kMaxStep - 1);  // one more step follows
     return code != LG_OK ? code : gauge->Resume(step, path);
   });
 }

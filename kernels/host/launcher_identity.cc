@@ -73,11 +73,7 @@ int ResolveRank(const lg_gauge_options& options, Environment environment, lg_lay
 int ResolveAttempt(const lg_gauge_options& options, Environment environment, std::int64_t now_wall_ns, std::uint32_t world_size,
                    std::string* attempt) {
   if (NonEmpty(options.attempt) != nullptr) {
-    if (std::strlen(options.attempt) >= LG_ATTEMPT_BYTES) {
-      return SetError(LG_INVALID_ARGUMENT, "attempt: at most %u bytes, got %zu", LG_ATTEMPT_BYTES - 1,
-                      std::strlen(options.attempt));
-    }
-    *attempt = options.attempt;
+    *attempt = FitAttempt(options.attempt);  // as a run's name: a job does not stop over it
     return LG_OK;
   }
   const auto with_count = [environment](const char* id, const char* count_name) {

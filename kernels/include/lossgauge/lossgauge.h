@@ -90,7 +90,7 @@ typedef enum lg_gradient_reduction {
 typedef struct lg_gauge_options {
   size_t struct_size;
   const char* run; /* stable name across restarts, not empty; beyond 255 bytes it is cut and ends in a hash; NULL = LOSSGAUGE_RUN, else an error */
-  const char* attempt; /* NULL = from the launcher (LOSSGAUGE_ATTEMPT, torchelastic, Slurm); required if world_size > 1 and none is found */
+  const char* attempt; /* NULL = from the launcher (LOSSGAUGE_ATTEMPT, torchelastic, Slurm); required if world_size > 1 and none is found; beyond 127 bytes as `run` */
   int64_t attempt_start_wall_ns; /* of rank 0, if it was shared between ranks; 0 = this rank's own clock */
   int32_t rank; /* -1 = RANK or SLURM_PROCID, else 0 if world_size is 1 */
   int32_t world_size; /* 0 = WORLD_SIZE or SLURM_NTASKS, else 1 */

@@ -294,6 +294,23 @@ TEST_F(GaugeTest, WritesEventsWithTheirTexts) {
   EXPECT_EQ(RingFile(path_).status().closed, std::uint64_t{LG_CLOSE_FINISHED});
 }
 
+TEST_F(GaugeTest, RefusesTheStepsThatNoReaderTakes) {
+  Open();
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  for (const std::int64_t step : {std::int64_t{-1}, kMost + 1, std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()}) {
+    EXPECT_EQ(lg_gauge_resume(gauge_, step, "x"), LG_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(lg_last_error()).find("got " + std::to_string(step)), std::string::npos) << lg_last_error();
+    EXPECT_EQ(lg_gauge_checkpoint_saved(gauge_, step, "x"), LG_INVALID_ARGUMENT);
+    EXPECT_EQ(lg_gauge_evaluation(gauge_, step, 1, 1), LG_INVALID_ARGUMENT);
+    EXPECT_EQ(lg_gauge_note(gauge_, step, "x"), LG_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(lg_gauge_resume(gauge_, kMost, "x"), LG_INVALID_ARGUMENT) << "no step follows";
+  EXPECT_EQ(State(gauge_).next_step, 0);
+  EXPECT_EQ(lg_gauge_note(gauge_, kMost, "x"), LG_OK);
+  EXPECT_EQ(lg_gauge_resume(gauge_, kMost - 1, "x"), LG_OK);
+  EXPECT_EQ(State(gauge_).next_step, kMost);
+}
+
 TEST_F(GaugeTest, AbandonedIsNotFinished) {
   Open();
   lg_gauge_abandon(gauge_, "assertion failed");
@@ -429,7 +446,9 @@ TEST_F(GaugeTest, RefusesOptionsThatCannotBeRight) {
   EXPECT_EQ(with([](O& o) { o.rank = 1; }), LG_INVALID_ARGUMENT);
   EXPECT_EQ(with([](O& o) { o.world_size = -1; }), LG_INVALID_ARGUMENT);
   EXPECT_EQ(with([](O& o) { o.gradient_reduction = 3; }), LG_INVALID_ARGUMENT);
-  EXPECT_EQ(with([](O& o) { o.struct_size = 0; }), LG_INVALID_ARGUMENT);
+  for (const std::size_t size : {std::size_t{0}, sizeof(std::size_t), offsetof(O, run) + 1, offsetof(O, attempt) + 4, std::size_t{1} << 40}) {
+    EXPECT_EQ(with([size](O& o) { o.struct_size = size; }), LG_INVALID_ARGUMENT) << size;
+  }
   EXPECT_EQ(with([](O& o) { o.run = nullptr; }), LG_INVALID_ARGUMENT);
   EXPECT_EQ(with([&byte](O& o) { o.token_bytes = &byte, o.vocab_size = 0; }), LG_INVALID_ARGUMENT);
   const char* twice[] = {"train", "train"};

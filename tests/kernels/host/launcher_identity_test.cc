@@ -123,6 +123,10 @@ TEST_F(Launcher, LongIdsOfOneBeginningStayApart) {
   variables = {{"LOSSGAUGE_ATTEMPT", beginning + "2"}};
   ASSERT_EQ(Resolve(), LG_OK);
   EXPECT_NE(identity_.attempt, first);
+  const std::string given = beginning + "1";
+  options_.attempt = given.c_str();
+  ASSERT_EQ(Resolve(), LG_OK) << LastError();
+  EXPECT_EQ(identity_.attempt, first) << "the same name, whoever gives it";
 }
 
 TEST_F(Launcher, ARunNameThatIsTooLongIsCutAndStaysItself) {
