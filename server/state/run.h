@@ -129,7 +129,10 @@ class Run {
   void JoinSteps(Attempt* attempt, TimeNs now_ns, Transaction* out, BookCounters* counters);
   Presence MakePresence(TimeNs now_ns, const Reachability& reaches) const;
   void UpdateEnd(TimeNs now_ns);
+  void ShowPresence(TimeNs now_ns, const Reachability& reaches);
   void HandOverEnds();
+  void TakeIncidents(Transaction* out);
+  void TakeVerdict(TimeNs now_ns, Transaction* out);
   RankTotals* TotalsOf(std::uint32_t rank) { return &rank_totals_[rank]; }
 
   const std::string name_;
