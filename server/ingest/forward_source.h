@@ -105,6 +105,7 @@ class ForwardSource final : public state::RecordSource {
   // The producer if items of it are to be looked at; null if they are refused or over. An error if the number was never told.
   absl::StatusOr<Producer*> Find(Sender* sender, std::uint32_t number, const char* what, state::TimeNs now_ns);
   absl::Status ReadSteps(Sender* sender, const v1::Item::StepRecords& item, const BatchTimes& times, Unacknowledged* held);
+  void TakeStep(Sender* sender, Producer* producer, std::uint64_t publication, const char* words, state::TimeNs received_ns, state::TimeNs now_ns);
   absl::Status ReadEvent(Sender* sender, const v1::Item::EventRecord& item, const BatchTimes& times, Unacknowledged* held);
   absl::Status ReadLost(Sender* sender, const v1::Item::LostRange& item, const BatchTimes& times, Unacknowledged* held);
   absl::Status ReadLiveness(Sender* sender, const v1::Item::Liveness& item, const BatchTimes& times);
@@ -114,6 +115,7 @@ class ForwardSource final : public state::RecordSource {
   // What the store holds by now of the batches of one sender, of all.
   void AcknowledgeKept(Sender* sender);
   void AcknowledgeKept();
+  static std::string Described(const state::ProducerInfo& info);
   void Refuse(Sender* sender, const char* cause, const std::string& what);
   void Hold(Unacknowledged* held, Producer* producer);
   // Whether the producer is the sender's, from now on if nobody else's stream that told of it is open.
