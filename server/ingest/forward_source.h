@@ -53,7 +53,9 @@ class ForwardSource final : public state::RecordSource {
     state::TimeNs next_ask_ns = 0;
     std::uint64_t next_steps = 1;
     std::uint64_t next_events = 1;
-    bool is_new = true;  // nothing was ever had of it: what came before its first record here is not missing
+    // Nothing was ever had of the ring, and of the producer not its beginning: what came before the first record here is not missing.
+    bool are_steps_new = true;
+    bool are_events_new = true;
     std::uint64_t lost_before = 0;
     bool alive = false;
     bool is_claimed = false;  // counts in its owner's runs

@@ -29,8 +29,11 @@ void ForwardSource::ReportLoss(Producer* producer, bool events, LossReason reaso
 
 void ForwardSource::CountGap(Producer* producer, bool events, std::uint64_t first, state::TimeNs now_ns) {
   std::uint64_t* next = events ? &producer->next_events : &producer->next_steps;
-  if (first > *next && !producer->is_new) ReportLoss(producer, events, LossReason::kSpool, *next, first - *next, now_ns);
+  bool* is_new = events ? &producer->are_events_new : &producer->are_steps_new;
+  if (first > *next && !*is_new) ReportLoss(producer, events, LossReason::kSpool, *next, first - *next, now_ns);
   *next = std::max(*next, first);
+  if (*is_new && !events && first == 1) producer->are_events_new = false;
+  *is_new = false;
 }
 
 void ForwardSource::Hold(Unacknowledged* held, Producer* producer) {
@@ -52,7 +55,6 @@ void ForwardSource::TakeStep(Sender* sender, Producer* producer, std::uint64_t p
   }
   CountGap(producer, false, publication, now_ns);
   producer->next_steps = publication + 1;
-  producer->is_new = false;
   ReadStep(words, sender->step_words, &sample_.record);
   if (const auto judged = ring::ValidateRecord(sample_.record); judged != ring::RecordState::kValid) {
     Refuse(sender, "bad_record", absl::StrCat("a record of ", Described(*producer->info), " is ", ring::RecordStateName(judged)));
@@ -139,7 +141,6 @@ absl::Status ForwardSource::ReadLost(Sender* sender, const v1::Item::LostRange& 
     const std::uint64_t first = std::max(item.first_publication(), *next);
     ReportLoss(producer, item.events(), ReadLossReason(item.reason()), first, end - first, times.Ours(item.noticed_ns()));
     *next = end;
-    if (!item.events()) producer->is_new = false;
   }
   Hold(held, producer);
   return absl::OkStatus();

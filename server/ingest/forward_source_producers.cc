@@ -70,7 +70,7 @@ void ForwardSource::Ask(Sender* sender, Producer* producer, state::TimeNs now_ns
   const state::ResumePosition position = cursors_->FindCursor(producer->info->segment);
   producer->next_steps = position.next_steps_publication;
   producer->next_events = position.next_events_publication;
-  producer->is_new = producer->next_steps == 1 && producer->next_events == 1;
+  producer->are_steps_new = producer->are_events_new = producer->next_steps == 1 && producer->next_events == 1;
 }
 
 absl::Status ForwardSource::TellProducer(Sender* sender, const v1::Item::Producer& item, state::TimeNs now_ns) {

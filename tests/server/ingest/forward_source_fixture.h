@@ -160,6 +160,14 @@ class ForwardSourceTest : public ::testing::Test {
     WriteLiveness(rank.Look(state::ProducerState::kLive, clock_.NowNs()), number, batch.add_items()->mutable_liveness());
     return batch;
   }
+  void AppendNote(const Rank& rank, std::uint64_t publication, v1::Batch* batch) {
+    state::ProducerEvent event;
+    event.producer = rank.info;
+    event.kind = LG_EVENT_NOTE;
+    event.publication = publication;
+    event.receive_time_ns = clock_.NowNs();
+    WriteEvent(event, 1, batch->add_items()->mutable_event());
+  }
   std::shared_ptr<const state::RunSnapshot> Run(const std::string& run = "run") { return state::FindRun(*board_.Get(), run); }
   std::uint64_t Count(const std::string& name) {
     const auto& counts = source_->stats().ingest;

@@ -182,6 +182,47 @@ TEST_F(ForwardSourceTest, WhatCameBeforeTheFirstRecordEverSeenIsNotMissing) {
   EXPECT_EQ(Lost(Run()->ranks[0].totals), 0u) << "a daemon that is put beside a running job has lost nothing";
 }
 
+// Each ring for itself: a sidecar that was read before it forwarded goes on in the middle of both.
+TEST_F(ForwardSourceTest, WhatCameBeforeTheFirstEventEverSeenIsNotMissingEitherButAGapBehindItIs) {
+  Rank a("run", 0, 1, 1);
+  a.publication = 100;
+  const auto link = Connect("a");
+  v1::Batch batch = Told(a, 1, 1);
+  AppendSample(a.Step(100, clock_.NowNs()), 1, &batch);
+  AppendNote(a, 10, &batch);
+  Send(link, batch);
+  Cycle();
+  EXPECT_EQ(Lost(Run()->ranks[0].totals), 0u);
+  v1::Batch more;
+  more.set_sequence(2);
+  AppendNote(a, 13, &more);
+  Send(link, more);
+  Cycle();
+  EXPECT_EQ(Lost(Run()->ranks[0].totals), 2u);
+}
+
+TEST_F(ForwardSourceTest, AGapBetweenEventsCountsBeforeTheFirstStepToo) {
+  Rank a("run", 0, 1, 1);
+  const auto link = Connect("a");
+  v1::Batch batch = Told(a, 1, 1);
+  AppendNote(a, 2, &batch);
+  AppendNote(a, 6, &batch);
+  Send(link, batch);
+  Cycle();
+  EXPECT_EQ(Lost(Run()->ranks[0].totals), 3u);
+}
+
+TEST_F(ForwardSourceTest, OfAProducerThatWasMetAtItsFirstStepEveryEventIsExpected) {
+  Rank a("run", 0, 1, 1);
+  const auto link = Connect("a");
+  v1::Batch batch = Told(a, 1, 1);
+  AppendSample(a.Step(0, clock_.NowNs()), 1, &batch);
+  AppendNote(a, 3, &batch);
+  Send(link, batch);
+  Cycle();
+  EXPECT_EQ(Lost(Run()->ranks[0].totals), 2u);
+}
+
 TEST_F(ForwardSourceTest, LossesOfTheSidecarAreToldWithTheirReasonOnce) {
   Rank a("run", 0, 1, 1);
   const auto link = Connect("a");
