@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -30,6 +31,7 @@ struct RunBookOptions {
   std::size_t recent_steps_bytes = std::size_t{32} << 20;               // over all runs
   std::size_t max_queued_steps = 65'536;                                // waiting for a store that cannot write
   std::size_t max_queued_events = 65'536;                               // likewise; the oldest go
+  std::size_t max_queued_incidents = 16'384;                            // likewise; the oldest go
   std::size_t max_queued_ledger = 1024;                                 // likewise; then a report is refused
   std::size_t max_queued_cursors = 65'536;                              // of dropped runs; the oldest go
   std::size_t max_queued_runs = 256;                                    // rows of dropped runs; the oldest go
@@ -99,6 +101,10 @@ class RunBook final : public RecordSink, public CursorLookup {
   Run* FindOrMakeRun(const std::string& name, TimeNs now_ns);
   std::unique_ptr<Run> MakeRun(const std::string& name, TimeNs now_ns);
   bool RestoreRun(Run* run, const RunRow& row, TimeNs now_ns);
+  // What is known of a run that is not in memory.
+  std::optional<RunRow> LastRow(const std::string& run) const;
+  // Steps of the run that wait for the store. `steps` by sequence.
+  void AddQueuedSteps(const std::string& run, std::vector<StepSummary>* steps) const;
   bool MakeRoom();
   void DropRun(const std::string& name);
   void KeepCursor(const std::string& run, const ProducerSlot& slot);

@@ -1,5 +1,6 @@
 // Which runs are in memory: those that the store knows at the start, that a producer names, and until when.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "server/state/run_book.h"
@@ -56,9 +57,13 @@ bool RunBook::RestoreRun(Run* run, const RunRow& row, TimeNs now_ns) {
   if (history_ == nullptr) return true;
   if (auto steps = history_->ReadSteps(query); steps.ok()) {
     std::reverse(steps->begin(), steps->end());
+    AddQueuedSteps(row.run, &*steps);
     run->RestoreSteps(*std::move(steps), now_ns);
   }
-  if (const auto entries = store_->CountLedger(row.run); entries.ok()) run->RestoreLedger(*entries);
+  if (const auto entries = store_->CountLedger(row.run); entries.ok()) {
+    const auto waiting = std::count_if(queued_.ledger.begin(), queued_.ledger.end(), [&row](const auto& entry) { return entry.first == row.run; });
+    run->RestoreLedger(*entries + static_cast<std::uint64_t>(waiting));
+  }
   return true;
 }
 
@@ -77,24 +82,38 @@ bool RunBook::MakeRoom() {
   return true;
 }
 
+std::optional<RunRow> RunBook::LastRow(const std::string& run) const {
+  if (!stored_runs_.contains(run)) return std::nullopt;
+  const auto is_its = [&run](const RunRow& row) { return row.run == run; };
+  // Let go since the last commit: what the store has is older.
+  if (const auto row = std::find_if(queued_.runs.rbegin(), queued_.runs.rend(), is_its); row != queued_.runs.rend()) return *row;
+  if (is_started_) {
+    auto row = store_->LoadRun(run);
+    return row.ok() ? *std::move(row) : std::nullopt;
+  }
+  const auto row = std::find_if(startup_rows_.begin(), startup_rows_.end(), is_its);
+  return row == startup_rows_.end() ? std::nullopt : std::make_optional(*row);
+}
+
+void RunBook::AddQueuedSteps(const std::string& run, std::vector<StepSummary>* steps) const {
+  for (const auto& [name, queued] : queued_.steps) {
+    if (name != run) continue;
+    const auto at = std::lower_bound(steps->begin(), steps->end(), queued->sequence,
+                                     [](const StepSummary& step, std::uint64_t sequence) { return step.sequence < sequence; });
+    if (at != steps->end() && at->sequence == queued->sequence) {
+      *at = *queued;  // corrected
+    } else {
+      steps->insert(at, *queued);
+    }
+  }
+}
+
 Run* RunBook::FindOrMakeRun(const std::string& name, TimeNs now_ns) {
   if (const auto it = runs_.find(name); it != runs_.end()) return it->second.run.get();
   if (runs_.size() >= options_.max_runs && !MakeRoom()) return nullptr;
   auto run = MakeRun(name, now_ns);
-  if (stored_runs_.contains(name)) {
-    // The run was let go and comes back: its counters go on.
-    if (is_started_) {
-      startup_rows_.clear();
-      if (auto row = store_->LoadRun(name); row.ok() && *row) startup_rows_.push_back(**std::move(row));
-    }
-    for (const RunRow& row : startup_rows_) {
-      if (row.run == name && !RestoreRun(run.get(), row, now_ns)) run = MakeRun(name, now_ns);
-    }
-    if (is_started_) startup_rows_ = {};
-    for (const RunRow& row : queued_.runs) {  // let go since the last commit
-      if (row.run == name) (void)RestoreRun(run.get(), RunRow(row), now_ns);
-    }
-  }
+  // The run was let go and comes back: its counters go on.
+  if (const std::optional<RunRow> row = LastRow(name); row && !RestoreRun(run.get(), *row, now_ns)) run = MakeRun(name, now_ns);
   Entry& entry = runs_[name];
   entry.run = std::move(run);
   return entry.run.get();

@@ -8,7 +8,7 @@
 namespace lossgauge::state {
 namespace {
 
-constexpr std::size_t kMostIncidents = 1024;
+constexpr std::size_t kManyIncidents = 1024;
 constexpr std::size_t kMostVerdicts = 4096;
 
 // How many of the oldest had to go.
@@ -35,7 +35,8 @@ void KeepLastOfEach(std::vector<Incident>* incidents) {
 
 void RunBook::BoundQueue() {
   history_steps_dropped_ += KeepNewest(&queued_.steps, options_.max_queued_steps);
-  if (queued_.incidents.size() > kMostIncidents) KeepLastOfEach(&queued_.incidents);
+  if (queued_.incidents.size() > kManyIncidents) KeepLastOfEach(&queued_.incidents);
+  KeepNewest(&queued_.incidents, options_.max_queued_incidents);
   // What falls out of cursors and runs is read again from files that linger, or forgotten by its age.
   KeepNewest(&queued_.cursors, options_.max_queued_cursors);
   KeepNewest(&queued_.forget_cursors, options_.max_queued_cursors);

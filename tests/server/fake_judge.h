@@ -22,6 +22,7 @@ class FakeJudge final : public state::RunJudge {
     std::uint64_t lost = 0;
     std::uint64_t steps_known = 0;              // over restarts
     state::Action action = state::Action::kContinue;  // what Evaluate says
+    std::vector<state::Incident> changed;             // to be taken once
   };
   explicit FakeJudge(std::shared_ptr<Told> told) : told_(std::move(told)) {}
 
@@ -47,7 +48,7 @@ class FakeJudge final : public state::RunJudge {
     return verdict;
   }
   std::vector<state::Incident> Incidents() const override { return {}; }
-  std::vector<state::Incident> TakeChangedIncidents() override { return {}; }
+  std::vector<state::Incident> TakeChangedIncidents() override { return std::exchange(told_->changed, {}); }
   Counters counters() const override { return {}; }
   std::string Save() const override { return std::to_string(steps_); }
   absl::Status Restore(std::string_view bytes) override {

@@ -154,6 +154,36 @@ TEST_F(RunBookTest, WhileTheStoreCannotWriteTheQueueIsBounded) {
   EXPECT_EQ(book_->history_steps_dropped(), 400u);
 }
 
+// Its row in the store is older than the one that waits, and its last steps are in neither.
+TEST_F(RunBookTest, ARunThatComesBackBeforeItWasWrittenHasEachOfItsStepsOnce) {
+  Rank a("run", "1", 0, 1, 1, 100);
+  Add(a);
+  for (int step = 0; step < 3; ++step) Step(a, step);
+  Advance();
+  Commit();
+  for (int step = 3; step < 5; ++step) Step(a, step);
+  std::uint64_t entries = 0;
+  ASSERT_TRUE(book_->Report({"run", {}}, &entries).ok());
+  End(a);
+  Advance();
+  Advance(400);
+  ASSERT_EQ(Run(), nullptr);
+  Rank b("run", "2", 0, 1, 2, 200);
+  Add(b);
+  Step(b, 5);
+  Advance();
+  const auto run = Run();
+  std::vector<std::uint64_t> sequences;
+  for (const auto& chunk : run->recent_steps) {
+    for (const auto& step : *chunk) sequences.push_back(step->sequence);
+  }
+  EXPECT_EQ(sequences, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(run->totals.steps, 6u);
+  EXPECT_EQ(run->attempts.size(), 2u);
+  ASSERT_TRUE(book_->Report({"run", {}}, &entries).ok());
+  EXPECT_EQ(entries, 2u);
+}
+
 TEST_F(RunBookTest, AnOldSegmentThatLingersDoesNotStandForItsRankAfterARestart) {
   Rank a("run", "1", 0, 1, 1), a2("run", "1", 0, 1, 2);
   Add(a);
@@ -200,6 +230,7 @@ TEST_F(RunBookTest, WhatWaitsForAStoreThatCannotWriteIsBounded) {
   options_.max_queued_ledger = 3;
   options_.max_queued_cursors = 2;
   options_.max_queued_runs = 2;
+  options_.max_queued_incidents = 1500;
   options_.linger_ns = 0;
   MakeBook();
   Rank keep("keep", "1", 0, 1, 100);
@@ -216,7 +247,16 @@ TEST_F(RunBookTest, WhatWaitsForAStoreThatCannotWriteIsBounded) {
     Advance();
     Advance();
   }
+  for (int i = 0; i < 4000; ++i) {
+    Incident& incident = judges_.told("keep")->changed.emplace_back();
+    incident.id = "keep-" + std::to_string(i % 2000);
+    incident.peak_step = i;
+  }
+  Advance(2);
   const Transaction& waiting = book_->BuildTransaction(now_);
+  ASSERT_EQ(waiting.incidents.size(), 1500u);
+  EXPECT_EQ(waiting.incidents.front().id, "keep-500");
+  EXPECT_EQ(waiting.incidents.front().peak_step, 2500) << "of each the last, and of those the newest";
   EXPECT_LE(waiting.cursors.size(), 3u) << "two of dropped runs, one of the living";
   EXPECT_LE(waiting.runs.size(), 3u);
   Commit();
