@@ -10,6 +10,7 @@
 #include "server/detect/policy_fields.h"
 #include "server/replay/bundle.h"
 #include "server/replay/replay_record.h"
+#include "server/state/journal_reader.h"
 #include "server/state/judge_journal.h"
 
 namespace lossgauge::replay {

@@ -91,9 +91,8 @@ void JournalProducers::PutRecord(std::uint64_t number, const lg_step_record& rec
 
 void JournalProducers::Add(std::shared_ptr<const ProducerInfo> producer) { known_.push_back({std::move(producer), {}}); }
 
-std::shared_ptr<const ProducerInfo> JournalProducers::Find(std::uint64_t number, bool* ok) const {
-  *ok = number <= known_.size();
-  return *ok && number > 0 ? known_[number - 1].producer : nullptr;
+std::shared_ptr<const ProducerInfo> JournalProducers::Find(std::uint64_t number) const {
+  return number > 0 && number <= known_.size() ? known_[number - 1].producer : nullptr;
 }
 
 bool JournalProducers::GetRecord(std::uint64_t number, ByteReader* in, lg_step_record* record) {

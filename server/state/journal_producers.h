@@ -27,8 +27,8 @@ class JournalProducers {
   void PutRecord(std::uint64_t number, const lg_step_record& record, ByteWriter* out);
   // Reading.
   void Add(std::shared_ptr<const ProducerInfo> producer);
-  // Null for 0. False in `ok` for a number that nobody has.
-  std::shared_ptr<const ProducerInfo> Find(std::uint64_t number, bool* ok) const;
+  // Null for 0, and for a number that nobody has.
+  std::shared_ptr<const ProducerInfo> Find(std::uint64_t number) const;
   bool GetRecord(std::uint64_t number, ByteReader* in, lg_step_record* record);
 
   std::size_t size() const { return known_.size(); }

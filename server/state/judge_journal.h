@@ -1,4 +1,4 @@
-// What a run's judge was told, and when, as bytes that can be told again: `lossgaugectl replay` judges a bundle by them, bit for bit.
+// What a run's judge was told, and when, as bytes that can be told again (journal_reader.h): `lossgaugectl replay` judges a bundle by them, bit for bit.
 //
 // A journal is a sequence of parts, one a transaction of the store. Some begin anew: they carry the policy and the judge's saved state, so that
 // whatever lies before them can be dropped; the others go on where the part before ended. An entry is a word of its kind and its fields; records are kept
@@ -74,6 +74,7 @@ class JournaledJudge final : public RunJudge {
   std::uint64_t Known(const std::shared_ptr<const ProducerInfo>& producer);
   void PutTime(TimeNs time_ns);
   void PutPolicy();
+  void PutLiveness(const LivenessReport& report);
   void GiveUp();
 
   const JournalOptions options_;
@@ -88,52 +89,6 @@ class JournaledJudge final : public RunJudge {
   bool has_too_many_ = false;     // ranks
   std::size_t piece_bytes_ = 0;
   TimeNs piece_begin_ns_ = 0;
-};
-
-// Where a piece begins.
-struct JournalBeginning {
-  bool goes_on = false;  // nothing was left out since the part before it
-  PolicyView policy;
-  std::string judge;  // RunJudge::Save
-};
-
-class JournalSink {
- public:
-  virtual ~JournalSink() = default;
-  virtual void OnBeginning(const JournalBeginning& beginning) = 0;
-  virtual void OnPolicy(const PolicyView& policy) = 0;
-  virtual void OnStep(const JoinedStep& step) = 0;
-  virtual void OnEvent(const ProducerEvent& event) = 0;
-  virtual void OnLoss(const LossReport& report) = 0;
-  virtual void OnPresence(const Presence& presence) = 0;
-  virtual void OnAction(const LedgerEntry& entry) = 0;
-  virtual void OnAcknowledge(const std::string& incident_id, const Acknowledgement& acknowledgement) = 0;
-  virtual void OnMode(const std::string& mode) = 0;
-  virtual void OnSibling(const std::string& incident_id, const std::string& sibling, TimeNs now_ns) = 0;
-  virtual void OnVerdict(TimeNs now_ns, std::uint64_t hash) = 0;
-};
-
-// Reads parts in their order. Untrusted: records are checked as those of a ring are, and nothing is allocated that the bytes do not hold.
-class JournalReader {
- public:
-  JournalReader(std::string run, JournalSink* sink) : sink_(*sink), run_(std::move(run)) {}
-  // INVALID_ARGUMENT: bytes that are no journal, or of another version; what was told before them stays told. Parts before the first that begins are
-  // passed over: nothing of them could be understood.
-  absl::Status Read(std::string_view part);
-
- private:
-  bool ReadOne(std::uint64_t kind, ByteReader& in);
-  bool ReadBeginning(ByteReader& in);
-  bool ReadStep(ByteReader& in);
-  bool ReadPresence(ByteReader& in);
-  TimeNs GetTime(ByteReader& in);
-
-  JournalSink& sink_;
-  const std::string run_;
-  JournalProducers producers_;
-  TimeNs last_time_ns_ = 0;
-  std::uint64_t last_sequence_ = 0;
-  bool has_begun_ = false;
 };
 
 }  // namespace lossgauge::state
