@@ -1,5 +1,7 @@
 // observe_only: a job with a loss of its own that lets lossgauge see it. What needs no logits works: loss, perplexity, spikes, divergence,
 // stalls, accounting, verdict. Here the "model" is one coin whose bias is learnt from 512 tosses a step.
+//
+//   observe_only [RING_DIRECTORY]
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -8,6 +10,10 @@
 #include "lossgauge/gauge.hpp"
 
 int main(int argc, char** argv) {
+  if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+    std::fprintf(stderr, "usage: observe_only [RING_DIRECTORY]\n");
+    return 2;
+  }
   lossgauge::GaugeOptions options;
   options.run = "observe_only";
   if (argc > 1) options.ring_dir = argv[1];
