@@ -58,11 +58,13 @@ function labelVariable(name, label, definition) {
     .sort(dashboard.VariableSort.AlphabeticalAsc);
 }
 
-// A run's name may hold quotes. Grafana puts a bare variable into a query as it is, which ends the string at the first one.
-const withQuotes = (expr) => expr.replaceAll(/"\$(run|other)"/g, '${$1:doublequote}');
+// A run's name may hold anything. Between backticks PromQL takes every character as it stands, and what means something to a regular expression Grafana's format
+// `regex` escapes, so that it matches that one name. Only a backtick itself ends such a string, and no format of Grafana's escapes it. Between quotes more would be
+// wrong: `doublequote` escapes quotes but no backslash, and what Grafana does with a bare variable depends on its version and on a feature toggle.
+const withAnyName = (expr) => expr.replaceAll(/="\$(run|other)"/g, '=~`${$1:regex}`');
 
 export function query(expr, legend, {instant = false, format} = {}) {
-  const target = new prometheus.DataqueryBuilder().datasource(DATASOURCE).expr(withQuotes(expr)).legendFormat(legend);
+  const target = new prometheus.DataqueryBuilder().datasource(DATASOURCE).expr(withAnyName(expr)).legendFormat(legend);
   if (format !== undefined) target.format(format);
   return instant ? target.instant() : target.range();
 }
@@ -141,7 +143,7 @@ export function rows({title, description, width = 24, height = 10, key, columns,
 }
 
 export function annotation(name, expr, title, colour) {
-  return new dashboard.AnnotationQueryBuilder().name(name).datasource(DATASOURCE).enable(true).iconColor(colour).expr(withQuotes(expr))
+  return new dashboard.AnnotationQueryBuilder().name(name).datasource(DATASOURCE).enable(true).iconColor(colour).expr(withAnyName(expr))
     .titleFormat(title).textFormat(name);
 }
 

@@ -12,7 +12,7 @@ BUILT_IN = {"up": set(), "ALERTS": {"alertname", "alertstate", "severity", "cate
 TARGET_LABELS = {"job", "instance", "pod", "namespace", "container", "endpoint", "node"}
 
 _SERIES = re.compile(r"(?<![\w:.\"'])((?:lossgauge_|process_|run:|up\b|ALERTS\b)[a-zA-Z0-9_:]*)\s*(\{[^}]*\})?")
-_MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
+_MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*[\"`]([^\"`]*)[\"`]")
 
 
 def conditions():
