@@ -1,6 +1,6 @@
 // Lays the status page out as it is served and writes it as C++:
 //
-//     node embed_assets.mjs SOURCE_DIR NODE_MODULES DIST_DIR OUTPUT.cc
+//     node embed_assets.mjs SOURCE_DIR RUNBOOKS_DIR NODE_MODULES DIST_DIR OUTPUT.cc
 //
 // DIST_DIR gets the same tree as files ("/" as index.html), for the browser tests. Output depends on the content only.
 import {createHash} from 'node:crypto';
@@ -13,18 +13,22 @@ const CONTENT_TYPES = {
   '.js': 'text/javascript; charset=utf-8',
   '.svg': 'image/svg+xml',
   '.txt': 'text/plain; charset=utf-8',
+  '.md': 'text/plain; charset=utf-8',  // a browser shows it; text/markdown it would only keep as a file
 };
 const BYTES_PER_LINE = 24;
 
-const [sourceDir, nodeModules, distDir, output] = process.argv.slice(2);
+const [sourceDir, runbooksDir, nodeModules, distDir, output] = process.argv.slice(2);
 if (!output) {
-  console.error('usage: embed_assets.mjs SOURCE_DIR NODE_MODULES DIST_DIR OUTPUT.cc');
+  console.error('usage: embed_assets.mjs SOURCE_DIR RUNBOOKS_DIR NODE_MODULES DIST_DIR OUTPUT.cc');
   process.exit(2);
 }
 
 const files = new Map();  // path as served -> file
 for (const name of readdirSync(join(sourceDir, 'src'))) {
   if (extname(name) in CONTENT_TYPES) files.set(name === 'index.html' ? '/' : `/page/${name}`, join(sourceDir, 'src', name));
+}
+for (const name of readdirSync(runbooksDir)) {
+  if (extname(name) === '.md') files.set(`/page/runbooks/${name}`, join(runbooksDir, name));
 }
 const uplot = join(nodeModules, 'uplot');
 files.set('/page/uplot/uplot.js', join(uplot, 'dist/uPlot.esm.js'));

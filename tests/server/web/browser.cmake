@@ -14,7 +14,7 @@ add_custom_command(
 add_custom_target(page_test_modules ALL DEPENDS ${browser_modules}/installed)
 add_dependencies(page_test_modules lossgauge_page)
 
-foreach(name page_test page_views_test page_reading_test)
+foreach(name page_test page_views_test page_reading_test page_past_test)
   if(LOSSGAUGE_CHROMIUM)
     add_test(NAME ${name} COMMAND ${LOSSGAUGE_NODE} --test ${CMAKE_CURRENT_SOURCE_DIR}/${name}.mjs)
     set_tests_properties(${name} PROPERTIES

@@ -9,7 +9,7 @@ import {extname, join, normalize} from 'node:path';
 import {fileURLToPath} from 'node:url';
 
 const TYPES = {'.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8',
-  '.svg': 'image/svg+xml', '.txt': 'text/plain; charset=utf-8'};
+  '.svg': 'image/svg+xml', '.txt': 'text/plain; charset=utf-8', '.md': 'text/plain; charset=utf-8'};
 // As in server/web/page_assets.h.
 const POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
 
@@ -25,6 +25,8 @@ class FakeApi {
   constructor(distDir) {
     this.distDir = distDir;
     this.runs = new Map();
+    this.past = new Map();  // runs that only the history knows: name -> {lastWriteTime, steps, incidents, verdicts, events}; newest first
+    this.historyReads = true;  // false: what is read from the history is refused, as when it is busy
     this.streams = new Set();
     this.streaming = true;  // false: event streams are refused, as by a proxy that does not let them through
     this.answering = true;  // false: every request under /api/ ends without an answer
@@ -40,6 +42,18 @@ class FakeApi {
       producers: [], totals: {}, layout: {worldSize: 1}, ...overrides};
     this.runs.set(name, {run, steps: [], incidents: [], termSeconds, verdict: {action, reason, reasonCodes: [], ...verdict}});
     return run;
+  }
+
+  // `verdicts`: newest first; `events`: oldest first.
+  addPast(name, lastWriteTime, fields = {}) {
+    this.past.set(name, {lastWriteTime, steps: [], incidents: [], verdicts: [], events: [], ...fields});
+  }
+
+  // As lossgauged does some time after a run has ended.
+  forget(name, verdicts = [], events = []) {
+    const {steps, incidents} = this.runs.get(name);
+    this.runs.delete(name);
+    this.addPast(name, new Date().toISOString(), {steps, incidents, verdicts, events});
   }
 
   addStep(name, step, fields = {}) {
@@ -97,14 +111,26 @@ class FakeApi {
       response.writeHead(status, {'Content-Type': 'application/json', 'Cache-Control': 'no-store'});
       response.end(JSON.stringify(value));
     };
-    if (url.pathname === '/api/v1/runs') return json({runs: [...this.runs.values()].map((entry) => this.runOf(entry)), instance: 'fake'});
-    if (url.pathname === '/api/v1/compare') return json(this.comparison);
     const name = url.searchParams.get('run');
-    const entry = this.runs.get(name);
+    const withPast = url.searchParams.get('include_past') === 'true';
+    const ofHistory = withPast || ['steps', 'incidents', 'verdicts', 'events', 'explain', 'compare'].includes(url.pathname.slice('/api/v1/'.length));
+    if (ofHistory && !this.historyReads) return json({error: {code: 8, status: 'RESOURCE_EXHAUSTED', message: 'busy'}}, 429);
+    if (url.pathname === '/api/v1/runs') {
+      const pastRuns = [...this.past].filter(([run]) => !this.runs.has(run)).map(([run, {lastWriteTime}]) => ({run, lastWriteTime}));
+      return json({runs: [...this.runs.values()].map((entry) => this.runOf(entry)), instance: 'fake', ...(withPast && {pastRuns})});
+    }
+    if (url.pathname === '/api/v1/compare') return json(this.comparison);
+    const entry = this.runs.get(name) ?? (ofHistory ? this.past.get(name) : undefined);
     if (!entry) return json({error: {code: 5, status: 'NOT_FOUND', message: `no run named "${name}"`}}, 404);
     switch (url.pathname) {
       case '/api/v1/run': return json(this.runOf(entry));
       case '/api/v1/verdict': return json(this.verdictOf(entry));
+      case '/api/v1/verdicts': return json({verdicts: entry.verdicts ?? [], nextPageToken: ''});
+      case '/api/v1/events': {  // two at a time
+        const from = Number(url.searchParams.get('page_token') || 0);
+        const events = (entry.events ?? []).slice(from, from + 2);
+        return json({events, nextPageToken: from + 2 < (entry.events ?? []).length ? String(from + 2) : ''});
+      }
       case '/api/v1/incidents': return json({incidents: entry.incidents});
       case '/api/v1/explain': {
         const id = url.searchParams.get('incident');
@@ -113,7 +139,8 @@ class FakeApi {
       }
       case '/api/v1/steps': {
         const last = Number(url.searchParams.get('last_step') ?? Infinity);
-        const steps = entry.steps.filter((step) => Number(step.step) <= last).slice(-Number(url.searchParams.get('tail') ?? 1000));
+        const thinnedToo = url.searchParams.get('include_thinned') === 'true';
+        const steps = entry.steps.filter((step) => Number(step.step) <= last && (thinnedToo || !step.thinned)).slice(-Number(url.searchParams.get('tail') ?? 1000));
         const reply = () => json({steps: steps.map((step) => this.shown(step, url))});
         return this.heldSteps === null ? reply() : void this.heldSteps.push(reply);
       }

@@ -6,10 +6,14 @@ import {byId, element, setText} from './dom.js';
 import {actionOf, span, timeMs} from './format.js';
 import {Arrival, judgeFreshness} from './freshness.js';
 import {IncidentList, numbered} from './incidents.js';
+import {PastRuns} from './past_list.js';
+import {PastRunView} from './past_run.js';
+import {PastVerdict} from './past_verdict.js';
 import {RankGrid} from './rank_grid.js';
 import {RankTable} from './ranks.js';
 import {Readouts} from './readouts.js';
 import {RunList, hashOf, runOfHash, worstFirst} from './run_list.js';
+import {loadSteps} from './step_history.js';
 import {StepStore} from './step_store.js';
 import {VerdictView} from './verdict_view.js';
 
@@ -17,8 +21,7 @@ const RUNS_MS = 3_000;
 const DETAILS_MS = 3_000;
 const TICK_MS = 1_000;
 const DRAW_MS = 200;  // at most five drawings a second, however fast the steps come
-const HISTORY_STEPS = 2000;  // at a time
-const SHOWN_STEPS = 10_000;
+const HISTORY_STEPS = 2000;
 const BAND_RANKS = 16;  // more would make each step's message larger than the rest of it
 const BAND_STEPS = 1000;
 const POLLED_STEPS = 500;  // once the history is there
@@ -34,6 +37,7 @@ class App {
     this.comparison = null;  // of two, instead
     this.curves = new Curves();
     this.verdictView = new VerdictView();
+    this.pastVerdict = new PastVerdict(this.verdictView);
     this.readouts = new Readouts();
     this.rankTable = new RankTable();
     this.rankGrid = new RankGrid();
@@ -42,6 +46,7 @@ class App {
       byId('curves-title').scrollIntoView({block: 'nearest'});
     }, (incident) => getJson('/api/v1/explain', {run: incident.run ?? this.view?.run ?? '', incident: incident.id}, this.view?.abort.signal));
     this.runList = new RunList((run) => this.show(run));
+    this.pastRuns = new PastRuns((run) => this.show(run), () => this.tick());
     addEventListener('hashchange', () => this.follow(location.hash));
     byId('compare-choice').addEventListener('change', (event) => {
       if (this.view && event.target.value !== '') location.hash = hashOfPair(this.view.run, event.target.value.slice(1));
@@ -63,7 +68,7 @@ class App {
     this.comparison?.close();
     this.comparison = null;
     if (pair) this.choose(null);
-    if (pair) this.comparison = new ComparisonView(...pair);
+    if (pair) this.comparison = new ComparisonView(...pair, (run) => this.isLive(run));
     else this.choose(runOfHash(hash));
     this.tick();
   }
@@ -74,15 +79,18 @@ class App {
 
   hurry() {
     if (document.hidden) return;
-    this.view?.verdicts.hurry();
-    this.view?.steps.hurry();
+    this.view?.hurry();
     this.tick();
   }
 
   async refreshRuns() {
     try {
       const answer = await getJson('/api/v1/runs');
+      const before = this.runs;
       this.runs = answer.runs ?? [];
+      if (before.some((run) => !this.isLive(run.run ?? ''))) this.pastRuns.refresh();
+      const {isPast, run} = this.view ?? {};
+      if (isPast && this.isLive(run)) this.enter(() => new RunView(run, this));
       this.runsArrival = new Arrival();
       this.reached = true;
       setText(byId('instance'), answer.instance ? `instance ${answer.instance}` : '');
@@ -99,37 +107,58 @@ class App {
     this.follow(hashOf(run));
   }
 
+  isLive(name) {
+    return this.runs.some((run) => (run.run ?? '') === name);
+  }
+
   // Which runs there are to compare the shown one with. "=" before each name: a run may have the empty one.
   offerComparisons() {
-    const others = this.view === null ? [] : this.runs.map((run) => run.run ?? '').filter((run) => run !== this.view.run).sort();
-    byId('compare-with').hidden = others.length === 0;
-    const offered = JSON.stringify(others);
+    const others = (runs) => (this.view === null ? [] : runs.filter((run) => run !== this.view.run));
+    const live = others(this.runs.map((run) => run.run ?? '')).sort();
+    const past = others(this.pastRuns.names());
+    byId('compare-with').hidden = live.length + past.length === 0;
+    const offered = JSON.stringify([live, past]);
     if (this.offered === offered || document.activeElement === byId('compare-choice')) return;
     this.offered = offered;
-    byId('compare-choice').replaceChildren(element('option', {value: ''}, 'another run'), ...others.map((run) => element('option', {value: `=${run}`}, run || '(no name)')));
+    const options = (runs) => runs.map((run) => element('option', {value: `=${run}`}, run || '(no name)'));
+    byId('compare-choice').replaceChildren(element('option', {value: ''}, 'another run'), ...options(live),
+      ...(past.length > 0 ? [element('optgroup', {label: 'Earlier'}, ...options(past))] : []));
   }
 
   choose(run) {
-    if (this.view?.run === run) return;
+    if (this.view?.run === run || (run === null && this.view === null)) return;
+    this.enter(run === null ? () => null : () => (!this.isLive(run) && this.pastRuns.has(run) ? new PastRunView(run, this) : new RunView(run, this)));
+  }
+
+  enter(makeView) {
     this.view?.close();
     this.view = null;
     this.curves.clear();
     this.verdictView.clear();
-    if (run !== null) this.view = new RunView(run, this);
+    this.view = makeView();
+    byId('run').classList.toggle('past-run', this.view?.isPast ?? false);
     this.tick();
+  }
+
+  // lossgauged does not know the run any more, or never did: the history may.
+  seekInHistory(view) {
+    if (this.view !== view) return;
+    this.pastRuns.refresh();
+    this.enter(() => new PastRunView(view.run, this));
   }
 
   // Everything that depends on the time of day.
   tick() {
     const believed = this.reached === true && this.runsArrival !== null && this.runsArrival.age() < RUNS_STALE_MS;
     this.runList.update(this.runs, this.view?.run, believed);
+    this.pastRuns.update(this.runsArrival === null ? null : this.runs.map((run) => run.run ?? ''), this.view?.run);
     this.showConnection(believed);
-    byId('run').hidden = this.view === null || this.view.absent;
+    byId('run').hidden = this.view === null || this.view.hint !== '';
     const hint = byId('no-run');
-    hint.hidden = this.comparison !== null || (this.view !== null && !this.view.absent);
+    hint.hidden = this.comparison !== null || !byId('run').hidden;
     if (!hint.hidden) {
-      setText(hint, this.view?.absent ? `There is no run named “${this.view.run}”. It may have ended long ago, or has not begun.`
-        : this.reached === false ? 'lossgauged cannot be reached.' : this.runs.length > 0 ? 'Choose a run.' : 'No run yet.');
+      setText(hint, this.reached === false ? 'lossgauged cannot be reached.' : this.view ? this.view.hint : this.runs.length > 0 ? 'Choose a run.'
+        : this.pastRuns.names().length > 0 ? 'No run is live. Choose an earlier one.' : 'No run yet.');
     }
     this.offerComparisons();
     document.title = this.comparison ? `${this.comparison.a} against ${this.comparison.b} · lossgauge` : 'lossgauge';
@@ -137,7 +166,7 @@ class App {
   }
 
   showConnection(believed) {
-    const polling = this.view?.verdicts.state === 'polling';
+    const polling = this.view?.verdicts?.state === 'polling';
     const silence = Math.floor((this.runsArrival?.age() ?? 0) / 10_000) * 10;  // in tens: a screen reader should not hear each second
     const [state, text] = this.reached === null ? ['waiting', 'Connecting']
       : !believed ? ['down', silence > 0 ? `Disconnected for ${span(silence)}` : 'Disconnected']
@@ -150,7 +179,7 @@ class App {
 
 class RunView {
   constructor(run, app) {
-    Object.assign(this, {run, app, verdict: null, verdictArrival: null, details: null, detailsArrival: null, incidents: [], absent: false, hasBand: false,
+    Object.assign(this, {run, app, verdict: null, verdictArrival: null, details: null, detailsArrival: null, incidents: [], hint: '', hasBand: false,
       loading: true});
     this.store = new StepStore();
     this.abort = new AbortController();
@@ -181,6 +210,11 @@ class RunView {
     this.steps.suspend();
   }
 
+  hurry() {
+    this.verdicts.hurry();
+    this.steps.hurry();
+  }
+
   close() {
     this.abort.abort();
     this.verdicts.close();
@@ -193,15 +227,10 @@ class RunView {
     return this.abort.signal.aborted;
   }
 
-  // The newest steps first, then what came before them, thinned where lossgauged has thinned it.
   async loadHistory() {
     this.loading = true;
     try {
-      this.receiveSteps(await getJson('/api/v1/steps', {run: this.run, tail: HISTORY_STEPS}, this.abort.signal));
-      for (let added = true; added && this.store.size < SHOWN_STEPS && this.store.firstStep() > 0;) {
-        const older = {run: this.run, tail: HISTORY_STEPS, last_step: this.store.firstStep() - 1, include_thinned: true};
-        added = this.receiveSteps(await getJson('/api/v1/steps', older, this.abort.signal));
-      }
+      await loadSteps(this.run, this.store, (answer) => this.receiveSteps(answer), this.abort.signal);
       this.loading = false;
       this.redraw();
     } catch {
@@ -232,7 +261,6 @@ class RunView {
         getJson('/api/v1/run', {run: this.run}, this.abort.signal),
         getJson('/api/v1/incidents', {run: this.run, page_size: 200}, this.abort.signal),
       ]);
-      this.absent = false;
       this.details = details;
       this.detailsArrival = new Arrival();
       this.incidents = numbered(answer.incidents ?? []);
@@ -240,7 +268,7 @@ class RunView {
       this.loadBand(details);
       this.redraw();
     } catch (error) {
-      if (error.status === 404) this.absent = true;
+      if (error.status === 404) this.app.seekInHistory(this);
     }
     if (this.closed) return;
     this.app.tick();
@@ -292,7 +320,7 @@ class RunView {
     const connected = state === 'live' || state === 'polling' || (believed && state !== 'down');
     const freshness = judgeFreshness(this.verdict, this.verdictArrival, connected);
     byId('run').classList.toggle('not-fresh', !freshness.fresh);
-    if (!this.absent) document.title = `${freshness.fresh ? actionOf(this.verdict) : 'UNKNOWN'} · ${this.run} · lossgauge`;
+    document.title = `${freshness.fresh ? actionOf(this.verdict) : 'UNKNOWN'} · ${this.run} · lossgauge`;
     this.app.verdictView.update({run: this.run, verdict: this.verdict, arrival: this.verdictArrival, freshness, details: this.details});
     const evaluated = timeMs(this.verdict?.evaluatedAt);
     const serverNow = evaluated === null ? null : evaluated + this.verdictArrival.age();

@@ -31,8 +31,9 @@ export function pairOfHash(hash) {
 }
 
 export class ComparisonView {
-  constructor(a, b) {
-    Object.assign(this, {a, b, plots: []});
+  // `isLive` tells of a run whether anything of it can still change.
+  constructor(a, b, isLive) {
+    Object.assign(this, {a, b, isLive, plots: []});
     this.abort = new AbortController();
     this.root = byId('comparison');
     this.build();
@@ -72,9 +73,14 @@ export class ComparisonView {
   }
 
   async refresh() {
+    if (this.table === undefined || this.isLive(this.a) || this.isLive(this.b)) await this.load();
+    if (!this.abort.signal.aborted) this.timer = setTimeout(() => this.refresh(), REFRESH_MS);
+  }
+
+  async load() {
     const {signal} = this.abort;
     try {
-      const steps = (run, upTo = {}) => getJson('/api/v1/steps', {run, tail: STEPS, ...upTo}, signal).then((answer) => answer.steps ?? []);
+      const steps = (run, upTo = {}) => getJson('/api/v1/steps', {run, tail: STEPS, include_thinned: true, ...upTo}, signal).then((answer) => answer.steps ?? []);
       const [comparison, a, b] = await Promise.all([getJson('/api/v1/compare', {a: this.a, b: this.b}, signal), steps(this.a), steps(this.b)]);
       // Of a run that has gone far beyond the other's end, the steps that both have.
       const meeting = (run, own, others) => (own.length > 0 && others.length > 0 && number(own[0].step) > number(others.at(-1).step)
@@ -88,7 +94,6 @@ export class ComparisonView {
       this.root.classList.add('not-fresh');
       setText(this.verdict, error.status === 404 ? 'One of these runs is not known' : 'lossgauged cannot be reached');
     }
-    if (!signal.aborted) this.timer = setTimeout(() => this.refresh(), REFRESH_MS);
   }
 
   show(comparison) {

@@ -1,8 +1,10 @@
 // Incidents of the run, newest first, with the numbers that stand on the curves.
 import {byId, element, setText} from './dom.js';
 import {SEVERITIES, clock, conditionText, evidenceText, integer, severityOf} from './format.js';
+import {runbookOf} from './runbooks.js';
 
 const SHOWN = 50;
+const OPEN_TO_THE_END = 'open at the end';  // of a run of the past: nobody watches it any more
 
 // Numbered by onset: those on the curves rise from left to right.
 export function numbered(incidents) {
@@ -28,8 +30,8 @@ export class IncidentList {
     const shown = JSON.stringify(incidents);
     if (shown === this.shown) return;
     this.shown = shown;
-    const open = incidents.filter((incident) => incident.open && !incident.hiddenBy).length;
-    setText(byId('incidents-note'), incidents.length === 0 ? '' : `${open} open, ${incidents.length} in all`);
+    const open = incidents.filter((incident) => incident.open && !incident.hiddenBy);
+    setText(byId('incidents-note'), incidents.length === 0 ? '' : `${open.length} ${open.some((incident) => incident.past) ? OPEN_TO_THE_END : 'open'}, ${incidents.length} in all`);
     const focused = document.activeElement?.closest?.('#incidents details')?.dataset.id;
     const urgency = (incident) => (incident.open ? 0 : 10) + (incident.hiddenBy ? 5 : 0) + SEVERITIES.indexOf(severityOf(incident));
     const ordered = [...incidents].sort((a, b) => urgency(a) - urgency(b) || b.number - a.number).slice(0, SHOWN);
@@ -86,9 +88,9 @@ export class IncidentList {
     const last = Number(incident.lastStep ?? first);
     const where = first === last ? `step ${integer(first)}` : `steps ${integer(first)} to ${integer(last)}`;
     const states = [
-      incident.open ? 'open' : 'resolved',
+      !incident.open ? 'resolved' : incident.past ? OPEN_TO_THE_END : 'open',
       incident.hiddenBy ? `symptom of ${root ? `#${root.number}` : incident.hiddenBy}` : '',
-      incident.acknowledged ? `acknowledged by ${incident.acknowledgedBy || 'someone'}` : incident.open ? 'not acknowledged' : '',
+      incident.acknowledged ? `acknowledged by ${incident.acknowledgedBy || 'someone'}` : incident.open && !incident.past ? 'not acknowledged' : '',
     ].filter((text) => text !== '');
     const summary = element('summary', {},
       element('span', {class: 'incident-number'}, String(incident.number)),
@@ -105,11 +107,13 @@ export class IncidentList {
     if (incident.resolvedTime) add('resolved', clock(incident.resolvedTime));
     if (incident.acknowledged && incident.acknowledgedComment) add('comment', incident.acknowledgedComment);
     add('id', incident.id ?? '');
-    if (incident.open && !incident.acknowledged) add('to acknowledge', `lossgaugectl ack ${incident.id ?? ''}`);
+    if (incident.open && !incident.acknowledged && !incident.past) add('to acknowledge', `lossgaugectl ack ${incident.id ?? ''}`);
     const show = element('button', {type: 'button'}, 'Show on the curves');
     show.addEventListener('click', () => this.onChosen(first, last));
+    const runbook = runbookOf(incident.condition ?? '');
+    const link = element('a', {href: runbook.href}, `runbook ${runbook.name}`);
     const details = element('details', {'data-id': incident.id, open: expanded}, summary,
-      element('p', {class: 'incident-summary'}, incident.summary ?? ''), facts, story.node, show);
+      element('p', {class: 'incident-summary'}, incident.summary ?? ''), facts, story.node, incident.condition ? element('p', {class: 'incident-runbook'}, 'What to do: ', link) : null, show);
     details.addEventListener('toggle', () => {
       if (details.open) this.tell(entry);
     });

@@ -25,8 +25,7 @@ export class RunList {
   constructor(onChosen) {
     this.list = byId('runs');
     this.entries = new Map();
-    this.onChosen = onChosen;
-    this.list.addEventListener('keydown', (event) => this.walk(event));
+    this.list.addEventListener('keydown', (event) => walkRuns(event, [...this.list.querySelectorAll('a')], onChosen));
   }
 
   // `believed`: false while nothing fresh comes in; then no entry shows a verdict as if it still held.
@@ -53,17 +52,18 @@ export class RunList {
   linkOf(entry) {
     return entry.querySelector('a');
   }
+}
 
-  walk(event) {
-    const links = [...this.list.querySelectorAll('a')];
-    const at = links.indexOf(document.activeElement);
-    const target = {ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: links.length - 1}[event.key];
-    if (at < 0 || target === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    const link = links[Math.min(Math.max(target, 0), links.length - 1)];
-    link.focus();
-    this.onChosen(link.closest('li').dataset.run);
-  }
+// Arrow keys, Home and End over what stands in a list: links to runs, and a field to find them by, in which Home and End are its own.
+export function walkRuns(event, stops, onChosen) {
+  const at = stops.indexOf(document.activeElement);
+  const inField = document.activeElement instanceof HTMLInputElement;
+  const target = {ArrowDown: at + 1, ArrowUp: at - 1, ...(!inField && {Home: 0, End: stops.length - 1})}[event.key];
+  if (at < 0 || target === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  const stop = stops[Math.min(Math.max(target, 0), stops.length - 1)];
+  stop.focus();
+  if (stop.closest('li')) onChosen(stop.closest('li').dataset.run);
 }
 
 function makeEntry(name) {

@@ -38,6 +38,11 @@ export class StepStore {
     return this.bySequence.get(this.lastSequence);
   }
 
+  // In the order in which they came.
+  attempts() {
+    return [...new Set([...this.bySequence.values()].map((step) => step.attempt ?? '').filter((attempt) => attempt !== ''))];
+  }
+
   get size() {
     return this.bySequence.size;
   }

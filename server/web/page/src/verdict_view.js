@@ -57,17 +57,10 @@ export class VerdictView {
       const left = termMs(verdict) / 1000 - ageSeconds;
       add('Verdict', `${span(ageSeconds)} old, ${left > 0 ? `valid ${span(left)} more` : `expired ${span(-left)} ago`}`);
       add('Valid until', clock(verdict.validUntil));
-      if (verdict.resumePoint) add('Resume from', `step ${integer(verdict.resumePoint.step ?? 0)}  ${verdict.resumePoint.path ?? ''}`, true);
-      if (verdict.skip) add('Skip steps', `${integer(verdict.skip.first ?? 0)} to ${integer(verdict.skip.last ?? 0)}`);
-      if (verdict.lastGoodStep !== undefined) add('Last good step', integer(verdict.lastGoodStep));
-      if (verdict.rankAtFault !== undefined) add('Rank at fault', String(verdict.rankAtFault));
+      this.addAdvice(verdict, add);
       if (verdict.escalates) add('Escalates', verdict.escalates, true);
       if (verdict.since) add('Since', clock(verdict.since));
-      for (const one of verdict.evidence ?? []) {
-        if (one.name === 'last_step_age') continue;  // stands above, and goes on
-        const text = withoutReason(evidenceText(one), verdict.reason ?? '');
-        add((one.name ?? '').replaceAll('_', ' '), text, text.length > LONG_TEXT);
-      }
+      this.addEvidence(verdict, ['last_step_age'], add);  // stands above, and goes on
     }
     if (details?.lastCheckpointPath || details?.lastCheckpointStep !== undefined) {
       add('Newest checkpoint', `step ${integer(details.lastCheckpointStep ?? 0)}  ${details.lastCheckpointPath ?? ''}`, true);
@@ -80,6 +73,21 @@ export class VerdictView {
     if (compared?.text) add('Resumed', compared.text, true);
     if (verdict?.policyVersion) add('Policy', `${verdict.policyVersion}, scope ${verdict.scope ?? 'local'}`);
     this.syncFacts(rows);
+  }
+
+  addAdvice(verdict, add) {
+    if (verdict.resumePoint) add('Resume from', `step ${integer(verdict.resumePoint.step ?? 0)}  ${verdict.resumePoint.path ?? ''}`, true);
+    if (verdict.skip) add('Skip steps', `${integer(verdict.skip.first ?? 0)} to ${integer(verdict.skip.last ?? 0)}`);
+    if (verdict.lastGoodStep !== undefined) add('Last good step', integer(verdict.lastGoodStep));
+    if (verdict.rankAtFault !== undefined) add('Rank at fault', String(verdict.rankAtFault));
+  }
+
+  addEvidence(verdict, leftOut, add) {
+    for (const one of verdict.evidence ?? []) {
+      if (leftOut.includes(one.name)) continue;
+      const text = withoutReason(evidenceText(one), verdict.reason ?? '');
+      add((one.name ?? '').replaceAll('_', ' '), text, text.length > LONG_TEXT);
+    }
   }
 
   // Rewrites only what differs: the ages tick every second.
