@@ -45,6 +45,9 @@ ABSL_FLAG(absl::Duration, lost_linger, absl::Hours(1),
           "How long a run stays on pages whose producers died without an end and did not come back: long enough to be asked for a verdict.");
 ABSL_FLAG(absl::Duration, frozen_after, absl::Seconds(10),
           "A producer that holds its lock without a heartbeat (one a second) for so long is frozen. 2s to 10m.");
+ABSL_FLAG(absl::Duration, stuck_after, absl::Seconds(30),
+          "Once the drain thread of lossgauged itself has completed no cycle for so long (a disk that does not answer, a fault of its own), /-/ready and the health of "
+          "the gRPC server say so; a daemon whose thread has stood still for four times as long outside its disk is not /-/healthy either. 1s to 10m.");
 ABSL_FLAG(std::int64_t, max_runs, 64,
           "Runs in memory at a time; more are refused and counted, ended ones make room. Bounds memory and series. 1 to 4096.");
 ABSL_FLAG(std::int64_t, max_runs_per_sender, 16,
@@ -90,7 +93,7 @@ constexpr const char* kUsage =
     "lossgauged daemon [flags]\n"
     "  Watches whole jobs: receives what sidecars forward, on --grpc_listen, and then does the same.\n"
     "\n"
-    "Environment: LOSSGAUGE_RING_DIR, XDG_STATE_HOME, HOME (defaults of flags).\n"
+    "Environment: LOSSGAUGE_RING_DIR, XDG_STATE_HOME, HOME (defaults of flags); NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID (of systemd).\n"
     "Signals: SIGTERM, SIGINT end it in order within 5 s; SIGHUP reads the policy again.\n"
     "Exit codes: 0 ended by a signal; 1 it could not start; 2 wrong command line.\n";
 
@@ -269,6 +272,7 @@ Flags ParseFlags(int argc, char** argv) {
   flags.linger_ns = DurationFlag("linger", absl::GetFlag(FLAGS_linger), absl::ZeroDuration(), absl::Hours(24 * 7));
   flags.lost_linger_ns = DurationFlag("lost_linger", absl::GetFlag(FLAGS_lost_linger), absl::ZeroDuration(), absl::Hours(24 * 7));
   flags.frozen_after_ns = DurationFlag("frozen_after", absl::GetFlag(FLAGS_frozen_after), absl::Seconds(2), absl::Minutes(10));
+  flags.stuck_after_ns = DurationFlag("stuck_after", absl::GetFlag(FLAGS_stuck_after), absl::Seconds(1), absl::Minutes(10));
   flags.max_runs = static_cast<std::size_t>(NumberFlag("max_runs", absl::GetFlag(FLAGS_max_runs), 1, 4096));
   flags.max_runs_per_sender = static_cast<std::size_t>(NumberFlag("max_runs_per_sender", absl::GetFlag(FLAGS_max_runs_per_sender), 0, 4096));
   flags.max_ranks = static_cast<std::size_t>(NumberFlag("max_ranks", absl::GetFlag(FLAGS_max_ranks), 0, 65'536));

@@ -29,6 +29,7 @@ struct Flags {
   std::int64_t linger_ns = 0;
   std::int64_t lost_linger_ns = 0;
   std::int64_t frozen_after_ns = 0;
+  std::int64_t stuck_after_ns = 0;
   std::size_t max_runs = 0;
   std::size_t max_runs_per_sender = 0;  // daemon; 0: no limit
   std::size_t max_ranks = 0;

@@ -9,6 +9,7 @@
 #include "server/main/flags.h"
 #include "server/main/logging.h"
 #include "server/main/observer.h"
+#include "server/main/service_manager.h"
 #include "spdlog/spdlog.h"
 
 namespace {
@@ -32,6 +33,40 @@ sigset_t HandledSignals() {
   return signals;
 }
 
+// The drain thread cannot say that it stands still: this one does, once in the log and to systemd, which starts a process that
+// hangs again.
+class DrainReporter {
+ public:
+  DrainReporter(const lossgauge::main::Observer* observer, const lossgauge::main::ServiceManager* manager)
+      : observer_(observer), manager_(manager) {}
+
+  void Look() {
+    const absl::Status ready = observer_->CheckReady();
+    if (ready.ok() && !was_ready_) {
+      spdlog::info("ready again: the drain thread goes on");
+      manager_->SayStatus("");
+    } else if (!ready.ok()) {
+      if (was_ready_) spdlog::error("not ready: {}", std::string(ready.message()));
+      manager_->SayStatus("not ready: " + std::string(ready.message()));
+    }
+    was_ready_ = ready.ok();
+    const absl::Status healthy = observer_->CheckNotHung();
+    if (healthy.ok()) {
+      manager_->FeedWatchdog();
+    } else if (was_healthy_) {
+      spdlog::error("not healthy: {}; where systemd watches this process, it will start it again",
+                    std::string(healthy.message()));
+    }
+    was_healthy_ = healthy.ok();
+  }
+
+ private:
+  const lossgauge::main::Observer* const observer_;
+  const lossgauge::main::ServiceManager* const manager_;
+  bool was_ready_ = true;
+  bool was_healthy_ = true;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -49,12 +84,17 @@ int main(int argc, char** argv) {
     observer.Shutdown();
     return 1;
   }
+  const lossgauge::main::ServiceManager manager;
+  manager.SayReady();
+  DrainReporter reporter(&observer, &manager);
   for (;;) {
-    const timespec one_second = {1, 0};
-    const int signal = flags.exit_after_end ? sigtimedwait(&signals, nullptr, &one_second) : sigwaitinfo(&signals, nullptr);
-    if (signal < 0) {  // interrupted, or a second is over
+    const timespec tick = {manager.tick_ns() / 1'000'000'000, manager.tick_ns() % 1'000'000'000};
+    const int signal = sigtimedwait(&signals, nullptr, &tick);
+    reporter.Look();
+    if (signal < 0) {  // interrupted, or a tick is over
       if (!flags.exit_after_end || !observer.EveryProducerEnded()) continue;
       spdlog::info("ending: every producer has ended and is drained");
+      manager.SayStopping();
       observer.Shutdown();
       return 0;
     }
@@ -68,6 +108,7 @@ int main(int argc, char** argv) {
       continue;
     }
     spdlog::info("ending on {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+    manager.SayStopping();
     observer.Shutdown();
     spdlog::info("ended");
     return 0;

@@ -38,6 +38,7 @@ namespace {
 constexpr std::int64_t kFinalDrainNs = 1'000'000'000;
 constexpr std::int64_t kLastRoundNs = 1'000'000'000;  // of what is sent elsewhere
 constexpr std::int64_t kStreamGraceNs = 1'500'000'000;
+constexpr auto kPolicyWait = std::chrono::seconds(5);  // of whoever waits for signals, too
 constexpr std::int64_t kGoneForGoodNs = 60'000'000'000;  // a launcher starts a lost rank again within seconds, or not at all
 constexpr std::int64_t kForwardGraceNs = 500'000'000;
 // Sidecars come back within some seconds of a daemon's start (ForwardClientOptions::longest_pause_ns): so long a step waits for all its ranks.
@@ -85,9 +86,10 @@ state::RunBookOptions BookOptions(const Flags& flags, state::TimeNs now_ns) {
   return options;
 }
 
-PipelineOptions LoopOptions(Role role) {
+PipelineOptions LoopOptions(const Flags& flags) {
   PipelineOptions options;
-  if (role == Role::kDaemon) {
+  options.stuck_after_ns = flags.stuck_after_ns;
+  if (flags.role == Role::kDaemon) {
     options.commit_interval_ns = 100'000'000;
     options.commit_pause_factor = 10;
     options.live_sleep_ns = 10'000'000;
@@ -177,7 +179,7 @@ absl::Status Observer::Start() {
   const absl::Status made = flags_.role == Role::kDaemon ? MakeForwardSource() : MakeRingSource();
   if (!made.ok()) return made;
   state::RecordSource* source = p.rings ? static_cast<state::RecordSource*>(p.rings.get()) : p.forwarded.get();
-  p.pipeline = std::make_unique<Pipeline>(LoopOptions(flags_.role), &p.clock, p.book.get(), p.store.get(), &p.board, &p.mailbox,
+  p.pipeline = std::make_unique<Pipeline>(LoopOptions(flags_), &p.clock, p.book.get(), p.store.get(), &p.board, &p.mailbox,
                                           std::vector<state::RecordSource*>{source}, p.forwarding ? p.forwarding->tap() : nullptr);
   if (p.forwarding) p.pipeline->set_forward_view([&p] { return p.forwarding->View(); });
   auto sinks = StepSinks::Make(flags_.sinks, flags_.state_dir, p.board, p.store->reader(), &p.access->counters());
@@ -192,6 +194,7 @@ absl::Status Observer::Start() {
   if (flags_.grpc_listen != "none") {
     rpc::GrpcOptions options;
     options.listen = flags_.grpc_listen;
+    options.ready = [this] { return CheckReady(); };
     p.access->Fill(&options);
     if (p.ingest) {
       options.further_services = {p.ingest.get()};
@@ -207,6 +210,10 @@ absl::Status Observer::Start() {
     options.listen = flags_.http_listen;
     options.allowed_hosts = flags_.http_allowed_hosts;
     p.access->Fill(&options);
+    options.ready = [this] { return CheckReady(); };
+    // Of a sidecar it never says so. A trainer's liveness probe asks the sidecar beside it: one that is started again and again, because it hangs again and
+    // again, would end the trainer, while one that stands still and answers does not.
+    if (flags_.role == Role::kDaemon) options.healthy = [this] { return CheckNotHung(); };
     options.render_metrics = [&p] { return p.metrics->Render(*p.board.Get()); };
     p.web = std::make_unique<web::WebServer>(options, *p.api);
     if (const absl::Status status = StartPatiently([&] { return p.web->Start(); }); !status.ok()) return status;
@@ -266,15 +273,22 @@ absl::Status Observer::ReloadPolicy() {
   auto judges = MakeJudges(flags_);
   if (!judges.ok()) return judges.status();
   // Judges belong to the drain thread; what they know goes over from the old ones to the new.
-  std::promise<void> done;
-  parts_->pipeline->Post([this, &judges, &done] {
-    parts_->book->ReplaceJudges(judges->get());
-    std::swap(parts_->judges, *judges);
-    done.set_value();
+  const auto done = std::make_shared<std::promise<void>>();
+  parts_->pipeline->Post([this, done, replaced = std::make_shared<std::unique_ptr<state::JudgeFactory>>(*std::move(judges))] {
+    parts_->book->ReplaceJudges(replaced->get());
+    std::swap(parts_->judges, *replaced);
+    done->set_value();
   });
-  done.get_future().wait();
-  return absl::OkStatus();
+  if (done->get_future().wait_for(kPolicyWait) == std::future_status::ready) return absl::OkStatus();
+  return absl::UnavailableError("the new one is in force as soon as the drain thread, which is busy or stands still, comes round");
 }
+
+absl::Status Observer::CheckReady() const {
+  if (absl::Status status = parts_->pipeline->watch().CheckGoing(); !status.ok()) return status;
+  return parts_->board.Get()->version > 0 ? absl::OkStatus() : absl::UnavailableError("nothing has been read yet");
+}
+
+absl::Status Observer::CheckNotHung() const { return parts_->pipeline->watch().CheckNotHung(); }
 
 bool Observer::EveryProducerEnded() const {
   bool any = false;

@@ -17,8 +17,11 @@ class Observer {
   // Draining begins before the servers listen. An address that cannot be had is tried again for some seconds, for a predecessor that is just
   // ending; then it is an error, with address and errno.
   absl::Status Start();
-  // SIGHUP. On an error the old policy stays.
+  // SIGHUP. On an error the old policy stays; UNAVAILABLE: until the drain thread, which stands still, goes on.
   absl::Status ReloadPolicy();
+  // Thread-safe, from Start on: see DrainWatch. Not ready is also who has published nothing yet.
+  absl::Status CheckReady() const;
+  absl::Status CheckNotHung() const;
   // Producers were seen, all of them have ended or been gone for a minute, and what they left is read.
   bool EveryProducerEnded() const;
   // Final drain and commit, then the servers end their streams. Within 5 s.

@@ -52,7 +52,8 @@ class TappedSink final : public state::RecordSink {
 
 Pipeline::Pipeline(const PipelineOptions& options, state::Clock* clock, state::RunBook* book, state::Store* store, state::SnapshotBoard* board,
                    state::Mailbox* mailbox, std::vector<state::RecordSource*> sources, state::RecordTap* tap)
-    : options_(options), clock_(clock), book_(book), store_(store), board_(board), mailbox_(mailbox), sources_(std::move(sources)), tap_(tap) {
+    : options_(options), clock_(clock), book_(book), store_(store), board_(board), mailbox_(mailbox), sources_(std::move(sources)), tap_(tap),
+      watch_(clock, options.stuck_after_ns) {
   if (tap_ != nullptr) tapped_ = std::make_unique<TappedSink>(book_, tap_);
 }
 
@@ -99,8 +100,11 @@ state::TimeNs Pipeline::CommitTime(state::TimeNs now_ns) {
 
 bool Pipeline::Commit(state::TimeNs now_ns) {
   const std::int64_t cpu_ns = clock_->ThreadCpuNs();
+  watch_.Enter(DrainStage::kSpool);
   if (tap_ != nullptr) tap_->BeforeCommit(now_ns);
+  watch_.Enter(DrainStage::kCommit);
   const absl::Status status = store_->Commit(book_->BuildTransaction(now_ns));
+  watch_.Enter(DrainStage::kAnswer);
   if (status.ok()) {
     book_->OnCommitted();
     uncommitted_since_ns_.reset();
@@ -138,6 +142,7 @@ void Pipeline::Publish(state::TimeNs now_ns) {
 }
 
 void Pipeline::Prune(state::TimeNs now_ns) {
+  watch_.Enter(DrainStage::kThin);
   const absl::StatusOr<bool> more = store_->Prune(now_ns);
   next_prune_ns_ = now_ns + (more.ok() && *more ? options_.prune_more_ns : options_.prune_interval_ns);
   const std::string error = more.ok() ? "" : std::string(more.status().ToString());
@@ -148,6 +153,7 @@ void Pipeline::Prune(state::TimeNs now_ns) {
 
 std::int64_t Pipeline::RunCycle() {
   const state::TimeNs begin_ns = clock_->NowNs();
+  watch_.Enter(DrainStage::kPoll);
   state::PollResult total;
   for (state::RecordSource* source : sources_) {
     const state::PollResult result = source->Poll(tapped_ ? *tapped_ : static_cast<state::RecordSink&>(*book_), *book_, begin_ns);
@@ -156,7 +162,9 @@ std::int64_t Pipeline::RunCycle() {
     total.oldest_age_ns = std::max(total.oldest_age_ns, result.oldest_age_ns);
     total.live_producers += result.live_producers;
   }
+  watch_.Enter(DrainStage::kAnswer);
   HandleMailbox();
+  watch_.Enter(DrainStage::kJudge);
   book_->Advance(begin_ns, [this](const state::ProducerInfo& producer) {
     return std::all_of(sources_.begin(), sources_.end(), [&](const auto* source) { return source->Reaches(producer); });
   });
@@ -172,10 +180,13 @@ std::int64_t Pipeline::RunCycle() {
   } else if (!commit_error_.empty()) {
     may_publish = true;
   }
+  watch_.Enter(DrainStage::kAnswer);
   if (may_publish) AnswerMailbox();
+  watch_.Enter(DrainStage::kSpool);
   if (tap_ != nullptr) tap_->AfterCycle(now_ns);
   if (now_ns >= next_prune_ns_) Prune(now_ns);
 
+  watch_.Enter(DrainStage::kPublish);
   if (now_ns >= next_self_ns_) {
     next_self_ns_ = now_ns + 1'000'000'000;
     self_.state_bytes = store_->bytes();
@@ -189,6 +200,7 @@ std::int64_t Pipeline::RunCycle() {
     Publish(now_ns);
   }
   const state::TimeNs end_ns = clock_->NowNs();
+  watch_.ComeRound();
   self_.drain_busy_seconds += static_cast<double>(end_ns - begin_ns) * 1e-9;
   if (total.more) return 0;
   if (!may_publish) return std::clamp<std::int64_t>(std::max(commit_ns, next_commit_ns_) - end_ns, 0, options_.live_sleep_ns);
@@ -207,7 +219,9 @@ void Pipeline::Loop() {
     }
     std::unique_lock lock(mutex_);
     if (stop_) return;
+    watch_.Enter(DrainStage::kPolicy);
     for (auto& task : std::exchange(tasks_, {})) task();
+    watch_.Enter(DrainStage::kAsleep);
     if (sleep_ns > 0 && wake_.wait_for(lock, std::chrono::nanoseconds(sleep_ns), [this] { return stop_; })) return;
   }
 }

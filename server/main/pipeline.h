@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/main/drain_watch.h"
 #include "server/state/board.h"
 #include "server/state/clock.h"
 #include "server/state/run_book.h"
@@ -43,6 +44,8 @@ struct PipelineOptions {
   // whoever answers clients goes first. A small job's drain thread, which hurts nobody, keeps its share of a busy machine.
   int nice = 0;
   std::int64_t busy_cycle_ns = 20'000'000;
+  // Without a completed cycle for so long the thread is said to stand still.
+  std::int64_t stuck_after_ns = std::int64_t{30} * 1'000'000'000;
 };
 
 // Everything handed in outlives the pipeline. `tap` sees what the book takes, and is told before each commit.
@@ -56,6 +59,7 @@ class Pipeline {
   std::int64_t RunCycle();
 
   void Start();  // the drain thread
+  const DrainWatch& watch() const { return watch_; }  // thread-safe
   // What is shown of forwarding. Before Start.
   void set_forward_view(std::function<state::ForwardView()> view) { forward_view_ = std::move(view); }
   // Runs `task` on the drain thread at the beginning of its next cycle. Thread-safe. Only between Start and Stop.
@@ -84,6 +88,7 @@ class Pipeline {
   state::RecordTap* const tap_;
   std::function<state::ForwardView()> forward_view_;
   std::unique_ptr<state::RecordSink> tapped_;  // null: the book itself
+  DrainWatch watch_;
 
   std::vector<Answer> answers_;  // of mailbox requests, to be given after the commit
   state::TimeNs next_commit_ns_ = 0;

@@ -32,7 +32,7 @@ struct GrpcServer::Running {
         context{api.board(), api.clock(), hub, executor, gate},
         loss_gauge(api, context, options.reply_timeout_ns),
         post_mortem(api, context),
-        health(context) {}
+        health(context, options.ready) {}
 
   WatchHub hub;
   BoundedExecutor executor;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ struct GrpcOptions {
   std::int64_t tick_ns = 250'000'000;     // how late a deadline, or a verdict that ran out, is noticed
   std::int64_t reply_timeout_ns = 5'000'000'000;
   std::vector<grpc::Service*> further_services;  // must outlive the server
+  // An error: health of "" is NOT_SERVING. Called from several threads; unset: always OK.
+  std::function<absl::Status()> ready;
   // All of these outlive the server. Null: plain text; whoever connects may write; no limit for a client; nothing is counted.
   transport::ServerTls* tls = nullptr;
   const transport::WriteGuard* guard = nullptr;

@@ -8,8 +8,8 @@ namespace lossgauge::rpc {
 
 using grpc::health::v1::HealthCheckResponse;
 
-ServingStatus HealthOf(const std::string& service_untrusted, const state::Snapshot& snapshot, state::TimeNs now_ns, bool shutting_down) {
-  if (service_untrusted.empty()) return shutting_down ? HealthCheckResponse::NOT_SERVING : HealthCheckResponse::SERVING;
+ServingStatus HealthOf(const std::string& service_untrusted, const state::Snapshot& snapshot, state::TimeNs now_ns, bool is_ready) {
+  if (service_untrusted.empty()) return is_ready ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
   constexpr std::string_view kPrefix = "run/";
   constexpr std::string_view kRestart = "/restart";
   std::string_view name = service_untrusted;

@@ -12,13 +12,13 @@ namespace lossgauge::rpc {
 
 using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
-// ""                  this server: NOT_SERVING while it shuts down.
+// ""                  this server: NOT_SERVING while it shuts down, or is not ready.
 // "run/RUN/restart"   for a liveness probe on the trainer: NOT_SERVING only while the verdict is RESTART and the run is not in shadow mode.
 //                     SERVING for a run that is not known (yet): no data must never kill a job.
 // "run/RUN"           for people: NOT_SERVING on RESTART or HALT. SERVICE_UNKNOWN for a run that is not known.
 // Anything else       SERVICE_UNKNOWN.
 // RUN is the run's name as it is, slashes included. "run/A/restart" means run A, even if a run is called "A/restart".
-ServingStatus HealthOf(const std::string& service_untrusted, const state::Snapshot& snapshot, state::TimeNs now_ns, bool shutting_down);
+ServingStatus HealthOf(const std::string& service_untrusted, const state::Snapshot& snapshot, state::TimeNs now_ns, bool is_ready);
 
 }  // namespace lossgauge::rpc
 

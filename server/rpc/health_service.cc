@@ -18,11 +18,11 @@ using grpc::health::v1::HealthCheckResponse;
 class HealthWatch {
  public:
   using Message = HealthCheckResponse;
-  HealthWatch(std::string service, const std::atomic<bool>& shutting_down) : service_(std::move(service)), shutting_down_(&shutting_down) {}
+  HealthWatch(std::string service, const HealthService& of) : service_(std::move(service)), of_(&of) {}
 
   bool NeedsHistory(const state::Snapshot&) const { return false; }
   absl::StatusOr<bool> Next(const state::Snapshot& snapshot, state::TimeNs now_ns, Message* message) {
-    const ServingStatus status = HealthOf(service_, snapshot, now_ns, *shutting_down_);
+    const ServingStatus status = HealthOf(service_, snapshot, now_ns, of_->IsReady());
     if (sent_ == status) return false;
     sent_ = status;
     message->set_status(status);
@@ -31,7 +31,7 @@ class HealthWatch {
 
  private:
   std::string service_;
-  const std::atomic<bool>* shutting_down_;
+  const HealthService* of_;
   std::optional<ServingStatus> sent_;
 };
 
@@ -44,7 +44,7 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  const ServingStatus status = HealthOf(request->service(), *context_.board.Get(), context_.clock.NowNs(), shutting_down_);
+  const ServingStatus status = HealthOf(request->service(), *context_.board.Get(), context_.clock.NowNs(), IsReady());
   if (status == HealthCheckResponse::SERVICE_UNKNOWN) {
     reactor->Finish({grpc::StatusCode::NOT_FOUND,
                      absl::StrCat("service: ", api::Quoted(request->service()), R"( is not known; ask for "", "run/RUN" or "run/RUN/restart")")});
@@ -56,7 +56,7 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 }
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
-  return WatchReactor<HealthWatch>::Open(context_, context_.gate.Stream(*context), HealthWatch(request->service(), shutting_down_));
+  return WatchReactor<HealthWatch>::Open(context_, context_.gate.Stream(*context), HealthWatch(request->service(), *this));
 }
 
 }  // namespace lossgauge::rpc

@@ -190,8 +190,9 @@ struct WebServer::Running {
       response.set_content(options.render_metrics(), "text/plain; version=0.0.4; charset=utf-8");
       response.status = 200;
     } else if (request.path == "/-/healthy") {
-      response.set_content("lossgauged lives\n", kPlainText);
-      response.status = 200;
+      const absl::Status healthy = options.healthy ? options.healthy() : absl::OkStatus();
+      response.set_content(healthy.ok() ? std::string("lossgauged lives\n") : absl::StrCat("not healthy: ", healthy.message(), "\n"), kPlainText);
+      response.status = healthy.ok() ? 200 : 503;
     } else if (request.path == "/-/ready") {
       const absl::Status ready = options.ready                       ? options.ready()
                                  : api.board().Get()->version > 0    ? absl::OkStatus()

@@ -35,6 +35,8 @@ struct WebOptions {
   std::function<std::string()> render_metrics;
   // What /-/ready says; unset: ready once a snapshot has been published.
   std::function<absl::Status()> ready;
+  // What /-/healthy says: an error only where a new process would help. Unset: it lives if it answers. Both are called from several threads.
+  std::function<absl::Status()> healthy;
   // All of these outlive the server. Null: plain text; whoever connects may write; no limit for a client; nothing is counted. With `tls` the
   // process ignores SIGPIPE.
   transport::ServerTls* tls = nullptr;

@@ -77,7 +77,9 @@ class KubernetesTest(unittest.TestCase):
     def test_the_probe_on_the_verdict_restarts_the_trainer_and_only_for_restart(self):
         run = next(entry["value"] for entry in self.trainer["env"] if entry["name"] == "LOSSGAUGE_RUN")
         self.assertEqual(self.trainer["livenessProbe"]["grpc"]["service"], f"run/{run}/restart")
-        self.assertNotIn("grpc", self.sidecar["livenessProbe"])
+        # One that is not ready does not take the trainer's pod out of its service, and is not ended by a kubelet for what a restart may not heal.
+        self.assertEqual(self.sidecar["livenessProbe"]["httpGet"]["path"], "/-/healthy")
+        self.assertNotIn("readinessProbe", self.sidecar)
         ports = {port["name"]: port["containerPort"] for port in self.sidecar["ports"]}
         self.assertEqual(self.trainer["livenessProbe"]["grpc"]["port"], ports["lossgauge-grpc"])
 
@@ -216,6 +218,11 @@ class SystemdTest(unittest.TestCase):
         self.assertNotIn("ProcSubset=pid", text)  # hides the boot id
         self.assertNotIn("RemoveIPC=yes", text)  # deletes files in /dev/shm
         self.assertNotIn("MemoryMax=infinity", text)
+
+    def test_a_service_that_hangs_is_started_again(self):
+        text = without_comments(UNIT)
+        for line in ("Type=notify", "WatchdogSec=30", "Restart=on-failure"):  # on-failure holds for the watchdog, too
+            self.assertRegex(text, rf"(?m)^{line}$")
 
     def test_every_flag_is_one_that_lossgauged_has(self):
         self.assertLessEqual(flags_of(without_comments(UNIT)), known_flags())

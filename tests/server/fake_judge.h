@@ -2,6 +2,7 @@
 #ifndef LOSSGAUGE_TESTS_SERVER_FAKE_JUDGE_H_
 #define LOSSGAUGE_TESTS_SERVER_FAKE_JUDGE_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@ class FakeJudge final : public state::RunJudge {
     std::uint64_t steps_known = 0;              // over restarts
     state::Action action = state::Action::kContinue;  // what Evaluate says
     std::vector<state::Incident> changed;             // to be taken once
+    std::function<void()> on_step;
   };
   explicit FakeJudge(std::shared_ptr<Told> told) : told_(std::move(told)) {}
 
@@ -31,6 +33,7 @@ class FakeJudge final : public state::RunJudge {
     told_->steps.push_back(step.summary);
     told_->all_ranks_visible.push_back(step.all_ranks_visible);
     told_->steps_known = ++steps_;
+    if (told_->on_step) told_->on_step();
   }
   void OnEvent(const state::ProducerEvent& event) override { told_->calls.push_back("event " + std::to_string(event.kind)); }
   void OnLoss(const state::LossReport& report) override {

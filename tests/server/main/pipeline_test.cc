@@ -410,6 +410,51 @@ TEST_F(PipelineTest, FiftyShortRunsLeaveNothingBehind) {
   EXPECT_EQ(History("run7").size(), 10u) << "kept in the store";
 }
 
+// What a thread that stands still looks like from outside: at each stage its clock goes on and its cycle does not.
+TEST_F(PipelineTest, AThreadThatStandsStillIsNotReadyAndOnlyOneThatHangsIsNotHealthy) {
+  auto producer = Producer(0, 1);
+  const auto seconds = [](std::int64_t count) { return count * testing::ManualClock::kSecond; };
+  absl::Status going, not_hung;
+  const auto look = [&] {
+    going = pipeline_->watch().CheckGoing();
+    not_hung = pipeline_->watch().CheckNotHung();
+  };
+  const auto stand_still = [&](std::int64_t count) {
+    clock_.Advance(seconds(count));
+    look();
+  };
+  Cycle();
+  stand_still(29);
+  EXPECT_TRUE(going.ok()) << going;
+  stand_still(1);
+  EXPECT_EQ(going.message(), "the drain thread has stood still for 30 s, asleep between two cycles: this process was stopped, or gets no CPU");
+  EXPECT_TRUE(not_hung.ok());
+  Cycle(0);
+  look();
+  EXPECT_TRUE(going.ok()) << "as soon as it comes round: " << going;
+
+  producer->PublishStep(0);
+  store_->on_commit = [&] { stand_still(200); };
+  Cycle();
+  EXPECT_EQ(going.message(), "the drain thread has stood still for 200 s, writing its state: the disk under --state_dir does not answer");
+  EXPECT_TRUE(not_hung.ok()) << "a new process would stand there, too: " << not_hung;
+  look();
+  EXPECT_TRUE(going.ok()) << going;
+
+  store_->on_commit = nullptr;
+  judges_.told("run")->on_step = [&] { stand_still(119); };
+  producer->PublishStep(1);
+  Cycle();
+  EXPECT_EQ(going.message(), "the drain thread has stood still for 119 s, judging steps");
+  EXPECT_TRUE(not_hung.ok());
+  judges_.told("run")->on_step = [&] { stand_still(120); };
+  producer->PublishStep(2);
+  Cycle();
+  EXPECT_EQ(not_hung.message(), "the drain thread has stood still for 120 s, judging steps");
+  look();
+  EXPECT_TRUE(going.ok() && not_hung.ok());
+}
+
 TEST_F(PipelineTest, MailboxRequestsAreAnsweredAfterTheCommit) {
   auto producer = Producer(0, 1);
   Cycle();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "tests/server/rpc/rpc_fixture.h"
 
 namespace lossgauge::rpc {
@@ -22,7 +24,7 @@ constexpr auto kServiceUnknown = HealthCheckResponse::SERVICE_UNKNOWN;
 
 class HealthTest : public ::testing::Test {
  protected:
-  ServingStatus Of(const std::string& service, state::TimeNs now = kNow) { return HealthOf(service, *MakeSnapshot(1, runs_), now, false); }
+  ServingStatus Of(const std::string& service, state::TimeNs now = kNow) { return HealthOf(service, *MakeSnapshot(1, runs_), now, true); }
   void Given(const std::string& name, Action action, const std::string& mode = "advise") {
     auto run = MakeRun(name, 1, 4);
     run->verdict = MakeVerdict(action, "x");
@@ -81,9 +83,12 @@ TEST_F(HealthTest, NamesAreTakenAsTheyAre) {
   EXPECT_EQ(Of("lossgauge.v1.LossGauge"), kServiceUnknown);
 }
 
-TEST_F(HealthTest, TheServerItselfServesUntilItShutsDown) {
-  EXPECT_EQ(HealthOf("", *MakeSnapshot(1, {}), kNow, false), kServing);
-  EXPECT_EQ(HealthOf("", *MakeSnapshot(1, {}), kNow, true), kNotServing);
+TEST_F(HealthTest, TheServerItselfServesWhileItIsReadyAndRunsDoNotDependOnThat) {
+  Given("run", Action::kWatch);
+  EXPECT_EQ(HealthOf("", *MakeSnapshot(1, runs_), kNow, true), kServing);
+  EXPECT_EQ(HealthOf("", *MakeSnapshot(1, runs_), kNow, false), kNotServing);
+  EXPECT_EQ(HealthOf("run/run/restart", *MakeSnapshot(1, runs_), kNow, false), kServing) << "that lossgauged stands still is no reason to end a trainer";
+  EXPECT_EQ(HealthOf("run/run", *MakeSnapshot(1, runs_), kNow, false), kServing);
 }
 
 class HealthServiceTest : public testing::RpcFixture {};
@@ -106,6 +111,27 @@ TEST_F(HealthServiceTest, CheckAnswersAndAnUnknownNameIsNotFound) {
   EXPECT_TRUE(check("run/run/restart", &response).ok());
   EXPECT_EQ(response.status(), kNotServing);
   EXPECT_EQ(check("run/other", &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// With no snapshot in between: who stands still publishes none.
+TEST_F(HealthServiceTest, TheServerIsNotServingWhileItIsNotReady) {
+  std::atomic<bool> ready{true};
+  rpc::GrpcOptions options = Options();
+  options.ready = [&ready] { return ready ? absl::OkStatus() : absl::UnavailableError("it stands still"); };
+  StartServer(options);
+  Publish({});
+  const auto health = grpc::health::v1::Health::NewStub(Connect());
+  grpc::ClientContext watching;
+  const auto stream = health->Watch(&watching, HealthCheckRequest());
+  HealthCheckResponse response;
+  for (const bool now : {true, false, true}) {
+    ready = now;
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.status(), now ? kServing : kNotServing);
+    grpc::ClientContext context;
+    ASSERT_TRUE(health->Check(&context, HealthCheckRequest(), &response).ok());
+    EXPECT_EQ(response.status(), now ? kServing : kNotServing);
+  }
 }
 
 TEST_F(HealthServiceTest, WatchGivesTheStatusFirstThenItsChanges) {

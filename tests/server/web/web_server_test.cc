@@ -62,6 +62,20 @@ TEST_F(WebServerTest, HealthyAtOnceReadyOnceSomethingWasPublished) {
   EXPECT_EQ(Get("/-/ready").status, 200);
 }
 
+TEST_F(WebServerTest, NotReadyAndNotHealthySayWhy) {
+  WebOptions options = Options();
+  options.ready = [] { return absl::UnavailableError("the disk does not answer"); };
+  StartServer(options);
+  Publish({});
+  EXPECT_EQ(Get("/-/ready").status, 503);
+  EXPECT_EQ(Get("/-/ready").body, "not ready: the disk does not answer\n");
+  EXPECT_EQ(Get("/-/healthy").status, 200);
+  options.healthy = [] { return absl::UnavailableError("it hangs"); };
+  StartServer(options);
+  EXPECT_EQ(Get("/-/healthy").status, 503);
+  EXPECT_EQ(Get("/-/healthy").body, "not healthy: it hangs\n");
+}
+
 TEST_F(WebServerTest, EveryCallAnswersAsJson) {
   StartServer();
   auto run = MakeFullRun("run");
