@@ -8,7 +8,7 @@ namespace {
 
 // What a daemon refuses of senders, so that each exists at 0 before it first happens.
 constexpr std::string_view kRefusals[] = {"bad_batch",           "bad_hello",   "bad_producer", "bad_record", "malformed",   "max_producers",
-                                          "max_runs_per_sender", "max_senders", "max_streams",  "newer_minor", "oversize", "producer", "second_sender"};
+                                          "max_runs_per_client", "max_runs_per_sender", "max_senders", "max_streams",  "newer_minor", "oversize", "producer", "second_sender"};
 constexpr std::string_view kRefusedPrefix = "refused/";
 
 void AddSender(const state::ForwardView& forward, FamilyBuilder& page) {

@@ -41,6 +41,7 @@ void ForwardSource::Open(InboxEntry* entry, state::TimeNs now_ns) {
     sender->link->End(absl::AbortedError("the same sender opened another stream"));
   }
   sender->node = RepairName(hello.node(), kMaxRunBytes).name;
+  MoveTo(entry->client, sender.get());
   sender->step_words = hello.step_words();
   sender->link = entry->link;
   sender->last_heard_ns = now_ns;

@@ -29,6 +29,7 @@ struct ForwardSourceOptions {
   std::size_t max_senders = 4096;
   std::size_t max_producers = 65'536;
   std::size_t max_runs_per_sender = 0;  // that are not over; 0: no limit
+  std::size_t max_runs_per_client = 0;  // of all senders of one; a run that several of them have counts once. 0: no limit
   std::size_t poll_batches = 256;  // of one poll
 };
 
@@ -85,6 +86,7 @@ class ForwardSource final : public state::RecordSource {
     std::unordered_map<std::uint32_t, Producer*> by_number;
     std::deque<Unacknowledged> unacknowledged;
     std::map<std::string, std::size_t> runs;       // its producers that are not over, by run
+    std::string client;                            // InboxEntry::client of its last stream
     std::map<std::string, std::uint64_t> refused;  // by cause, for the log
   };
   struct SegmentHash {
@@ -122,10 +124,12 @@ class ForwardSource final : public state::RecordSource {
   void Hold(Unacknowledged* held, Producer* producer);
   // Whether the producer is the sender's, from now on if nobody else's stream that told of it is open.
   bool Own(Sender* sender, Producer* producer);
-  // False: its owner has as many runs as one sender may.
-  bool Claim(Producer* producer);
+  // False: its owner, or the owner's client, has as many runs as one may; then it is refused and counted.
+  bool Claim(Producer* producer, state::TimeNs now_ns);
   void Release(Producer* producer);
-  void RefuseForRuns(Producer* producer, state::TimeNs now_ns);
+  // The sender comes from `client` now, and what it has claimed counts there.
+  void MoveTo(const std::string& client, Sender* sender);
+  void RefuseForRuns(Producer* producer, const char* limit, const std::string& whose, std::size_t runs, state::TimeNs now_ns);
   void Forget(state::TimeNs now_ns);
   bool IsHeard(const Sender& sender, state::TimeNs now_ns) const;
 
@@ -136,6 +140,7 @@ class ForwardSource final : public state::RecordSource {
   const state::CursorLookup* cursors_ = nullptr;  // of the last one
   std::map<std::string, std::unique_ptr<Sender>> senders_;
   std::unordered_map<const SenderLink*, Sender*> by_link_;
+  std::map<std::string, std::map<std::string, std::size_t>> runs_of_clients_;  // the sums of Sender::runs; no entry is empty
   std::unordered_map<state::SegmentId, std::unique_ptr<Producer>, SegmentHash> producers_;
   state::RankSample sample_;
   state::TimeNs next_forget_ns_ = 0;

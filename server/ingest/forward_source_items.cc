@@ -158,8 +158,7 @@ absl::Status ForwardSource::ReadLiveness(Sender* sender, const v1::Item::Livenes
   // What is over makes room, here as in the book; what comes back needs it again.
   if (!producer->alive && report.drained) {
     Release(producer);
-  } else if (!Claim(producer)) {
-    RefuseForRuns(producer, times.now_ns);
+  } else if (!Claim(producer, times.now_ns)) {
     return absl::OkStatus();
   }
   sink_->OnLiveness(report);

@@ -10,6 +10,12 @@ namespace {
 
 constexpr std::int64_t kForgetEveryNs = 10'000'000'000;
 
+void Subtract(const std::string& run, std::size_t producers, std::map<std::string, std::size_t>* runs) {
+  const auto found = runs->find(run);
+  found->second -= producers;
+  if (found->second == 0) runs->erase(found);
+}
+
 }  // namespace
 
 bool ForwardSource::Own(Sender* sender, Producer* producer) {
@@ -24,12 +30,24 @@ bool ForwardSource::Own(Sender* sender, Producer* producer) {
   return true;
 }
 
-bool ForwardSource::Claim(Producer* producer) {
+bool ForwardSource::Claim(Producer* producer, state::TimeNs now_ns) {
   if (producer->is_claimed) return true;
-  auto& runs = producer->owner->runs;
-  const auto found = runs.find(producer->info->run);
-  if (found == runs.end() && options_.max_runs_per_sender > 0 && runs.size() >= options_.max_runs_per_sender) return false;
-  ++runs[producer->info->run];
+  Sender* owner = producer->owner;
+  const std::string& run = producer->info->run;
+  const auto is_full = [&run](const std::map<std::string, std::size_t>& runs, std::size_t limit) {
+    return limit > 0 && runs.size() >= limit && !runs.contains(run);
+  };
+  if (is_full(owner->runs, options_.max_runs_per_sender)) {
+    RefuseForRuns(producer, "max_runs_per_sender", "this node", options_.max_runs_per_sender, now_ns);
+    return false;
+  }
+  auto& of_client = runs_of_clients_[owner->client];
+  if (is_full(of_client, options_.max_runs_per_client)) {
+    RefuseForRuns(producer, "max_runs_per_client", absl::StrCat("senders at ", owner->client), options_.max_runs_per_client, now_ns);
+    return false;
+  }
+  ++owner->runs[run];
+  ++of_client[run];
   producer->is_claimed = true;
   return true;
 }
@@ -37,16 +55,30 @@ bool ForwardSource::Claim(Producer* producer) {
 void ForwardSource::Release(Producer* producer) {
   if (!producer->is_claimed) return;
   producer->is_claimed = false;
-  const auto found = producer->owner->runs.find(producer->info->run);
-  if (--found->second == 0) producer->owner->runs.erase(found);
+  Sender* owner = producer->owner;
+  Subtract(producer->info->run, 1, &owner->runs);
+  const auto of_client = runs_of_clients_.find(owner->client);
+  Subtract(producer->info->run, 1, &of_client->second);
+  if (of_client->second.empty()) runs_of_clients_.erase(of_client);
 }
 
-void ForwardSource::RefuseForRuns(Producer* producer, state::TimeNs now_ns) {
+void ForwardSource::MoveTo(const std::string& client, Sender* sender) {
+  if (sender->client == client) return;
+  const std::string before = std::exchange(sender->client, client);
+  if (sender->runs.empty()) return;
+  const auto left = runs_of_clients_.find(before);
+  for (const auto& [run, producers] : sender->runs) {
+    runs_of_clients_[client][run] += producers;
+    Subtract(run, producers, &left->second);
+  }
+  if (left->second.empty()) runs_of_clients_.erase(left);
+}
+
+void ForwardSource::RefuseForRuns(Producer* producer, const char* limit, const std::string& whose, std::size_t runs, state::TimeNs now_ns) {
   producer->fate = Producer::Fate::kRefused;
   producer->next_ask_ns = now_ns + options_.retry_refused_ns;
-  Refuse(producer->owner, "max_runs_per_sender",
-         absl::StrCat(Described(*producer->info), " is refused: ", options_.max_runs_per_sender,
-                      " runs of this node are not over, and that is as many as one may have (--max_runs_per_sender)"));
+  Refuse(producer->owner, limit,
+         absl::StrCat(Described(*producer->info), " is refused: ", runs, " runs of ", whose, " are not over, and that is as many as one may have (--", limit, ")"));
 }
 
 void ForwardSource::Ask(Sender* sender, Producer* producer, state::TimeNs now_ns) {
@@ -57,7 +89,7 @@ void ForwardSource::Ask(Sender* sender, Producer* producer, state::TimeNs now_ns
     Release(producer);
     return;
   }
-  if (!Claim(producer)) return RefuseForRuns(producer, now_ns);
+  if (!Claim(producer, now_ns)) return;
   if (!sink_->OnProducer(producer->info)) {
     Release(producer);
     producer->fate = Producer::Fate::kRefused;

@@ -37,6 +37,7 @@ struct InboxEntry {
   Kind kind = Kind::kBatch;
   std::shared_ptr<SenderLink> link;
   v1::Hello hello;                   // kOpened
+  std::string client;                // kOpened: who the stream is from by what a sender cannot choose
   std::unique_ptr<v1::Batch> batch;  // kBatch
   std::size_t bytes = 0;  // of memory
 };

@@ -45,7 +45,8 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<grpc::ByteBuf
                                     public SenderLink,
                                     public std::enable_shared_from_this<Stream> {
  public:
-  Stream(IngestService* service, std::string peer, std::shared_ptr<void> slot) : service_(service), peer_(std::move(peer)), slot_(std::move(slot)) {}
+  Stream(IngestService* service, std::string peer, std::string client, std::shared_ptr<void> slot)
+      : service_(service), peer_(std::move(peer)), client_(std::move(client)), slot_(std::move(slot)) {}
 
   void Begin() { StartRead(&received_); }
 
@@ -147,6 +148,7 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<grpc::ByteBuf
     entry.kind = InboxEntry::Kind::kOpened;
     entry.link = shared_from_this();
     entry.hello = request_.hello();
+    entry.client = client_;
     {
       const std::lock_guard lock(mutex_);
       greeted_ = true;
@@ -225,6 +227,7 @@ class IngestService::Stream final : public grpc::ServerBidiReactor<grpc::ByteBuf
 
   IngestService* const service_;
   const std::string peer_;
+  const std::string client_;
   const std::shared_ptr<void> slot_;
   std::string node_ = "unknown";
   grpc::ByteBuffer received_;
@@ -250,7 +253,7 @@ IngestService::~IngestService() = default;
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* IngestService::Forward(grpc::CallbackServerContext* context) {
   absl::StatusOr<std::shared_ptr<void>> admitted = options_.admit ? options_.admit(*context) : std::shared_ptr<void>();
-  auto stream = std::make_shared<Stream>(this, context->peer(), admitted.ok() ? *std::move(admitted) : nullptr);
+  auto stream = std::make_shared<Stream>(this, context->peer(), options_.client_of ? options_.client_of(*context) : context->peer(), admitted.ok() ? *std::move(admitted) : nullptr);
   bool closed = false, full = false;
   {
     const std::lock_guard lock(mutex_);

@@ -25,6 +25,8 @@ struct IngestServiceOptions {
   std::size_t max_streams = 4096;
   // Of each stream, before anything is read: an error, or what is held for as long as the stream is open. Unset: all come in.
   std::function<absl::StatusOr<std::shared_ptr<void>>(const grpc::ServerContextBase&)> admit;
+  // Whom limits are for that hold over senders. Unset: gRPC's peer as it is, which is another one for each connection.
+  std::function<std::string(const grpc::ServerContextBase&)> client_of;
 };
 
 // Takes messages as bytes: gRPC would tell one that cannot be parsed from the end of the stream by nothing.

@@ -53,6 +53,9 @@ ABSL_FLAG(std::int64_t, max_runs, 64,
 ABSL_FLAG(std::int64_t, max_runs_per_sender, 16,
           "Daemon: runs that one sidecar may have at a time, those that are over left out; more are refused and counted, so that one sender does not take "
           "all of --max_runs. 0 to 4096; 0: no limit.");
+ABSL_FLAG(std::int64_t, max_runs_per_client, 0,
+          "Daemon: runs that all sidecars of one address may have at a time, a run that several of them have counted once; more are refused and counted. A sidecar's "
+          "name is its own to choose, its address is not. 0 to 4096; 0: three quarters of --max_runs. Behind a proxy, which makes one address of many: --max_runs.");
 ABSL_FLAG(std::int64_t, max_ranks, 0,
           "Ranks of one attempt, on this node or in the whole job; more are refused and counted. 1 to 65536; 0: 1024 for a sidecar, 32768 for a daemon.");
 ABSL_FLAG(std::int64_t, max_rank_series, 500,
@@ -275,6 +278,8 @@ Flags ParseFlags(int argc, char** argv) {
   flags.stuck_after_ns = DurationFlag("stuck_after", absl::GetFlag(FLAGS_stuck_after), absl::Seconds(1), absl::Minutes(10));
   flags.max_runs = static_cast<std::size_t>(NumberFlag("max_runs", absl::GetFlag(FLAGS_max_runs), 1, 4096));
   flags.max_runs_per_sender = static_cast<std::size_t>(NumberFlag("max_runs_per_sender", absl::GetFlag(FLAGS_max_runs_per_sender), 0, 4096));
+  flags.max_runs_per_client = static_cast<std::size_t>(NumberFlag("max_runs_per_client", absl::GetFlag(FLAGS_max_runs_per_client), 0, 4096));
+  if (flags.max_runs_per_client == 0) flags.max_runs_per_client = std::max<std::size_t>(flags.max_runs * 3 / 4, 1);
   flags.max_ranks = static_cast<std::size_t>(NumberFlag("max_ranks", absl::GetFlag(FLAGS_max_ranks), 0, 65'536));
   if (flags.max_ranks == 0) flags.max_ranks = is_daemon ? 32'768 : 1024;
   flags.max_rank_series = static_cast<std::size_t>(NumberFlag("max_rank_series", absl::GetFlag(FLAGS_max_rank_series), 0, 16'384));

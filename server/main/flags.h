@@ -32,6 +32,7 @@ struct Flags {
   std::int64_t stuck_after_ns = 0;
   std::size_t max_runs = 0;
   std::size_t max_runs_per_sender = 0;  // daemon; 0: no limit
+  std::size_t max_runs_per_client = 0;  // daemon
   std::size_t max_ranks = 0;
   std::size_t max_steps = 0;
   std::size_t max_rank_series = 0;

@@ -258,12 +258,14 @@ absl::Status Observer::MakeForwardSource() {
   p.inbox = std::make_unique<ingest::Inbox>(kInboxBytes);
   ingest::ForwardSourceOptions options;
   options.max_runs_per_sender = flags_.max_runs_per_sender;
+  options.max_runs_per_client = flags_.max_runs_per_client;
   options.max_producers = 4 * std::max<std::size_t>(flags_.max_ranks, 4096);
   p.forwarded = std::make_unique<ingest::ForwardSource>(options, p.inbox.get(), &p.clock);
   ingest::IngestServiceOptions service;
   service.instance = NodeName();
   const auto gate = std::make_shared<rpc::CallGate>(&p.access->grpc_guard(), &p.access->grpc_limiter(), &p.access->counters());
   service.admit = [gate](const grpc::ServerContextBase& context) { return gate->WritingStream(context); };
+  service.client_of = [](const grpc::ServerContextBase& context) { return transport::ClientOfPeer(context.peer()); };
   p.ingest = std::make_unique<ingest::IngestService>(service, p.inbox.get());
   return absl::OkStatus();
 }

@@ -124,11 +124,12 @@ class ForwardSourceTest : public ::testing::Test {
     }
   }
   std::shared_ptr<FakeLink> Connect(const std::string& sender, std::uint64_t newest = 0, std::uint32_t minor = LG_RING_ABI_MINOR,
-                                    std::uint32_t step_words = kStepWords) {
+                                    std::uint32_t step_words = kStepWords, const std::string& client = "10.0.0.1") {
     auto link = std::make_shared<FakeLink>();
     InboxEntry entry;
     entry.kind = InboxEntry::Kind::kOpened;
     entry.link = link;
+    entry.client = client;
     entry.hello.set_sender(sender);
     entry.hello.set_node("node-" + sender);
     entry.hello.set_newest_sequence(newest);

@@ -225,6 +225,58 @@ TEST_F(ForwardSourceTest, OneSenderHasAFewRunsAtATimeAndOthersHaveRoom) {
   EXPECT_TRUE(Run("run0")->ended) << "two of its runs are not over";
 }
 
+// A name costs nothing, an address does: however many senders one has, they have its runs together, each run once.
+TEST_F(ForwardSourceTest, SendersOfOneAddressHaveItsRunsTogether) {
+  ForwardSourceOptions options;
+  options.max_runs_per_client = 2;
+  Rebuild(options);
+  const auto connect = [this](const std::string& sender, const std::string& client) { return Connect(sender, 0, LG_RING_ABI_MINOR, kStepWords, client); };
+  Rank job0("job", 0, 2, 1), job1("job", 1, 2, 2), alone("alone", 0, 1, 3), greedy("greedy", 0, 1, 4), elsewhere("elsewhere", 0, 1, 5);
+  const auto first = connect("a", "10.0.0.1"), third = connect("c", "10.0.0.1");
+  Send(first, Told(job0, 1, 1));
+  Send(connect("b", "10.0.0.1"), Told(job1, 1, 1));
+  Send(third, Told(alone, 1, 1));
+  Send(connect("d", "10.0.0.1"), Told(greedy, 1, 1));
+  Send(connect("e", "10.0.0.2"), Told(elsewhere, 1, 1));
+  Cycle();
+  ASSERT_NE(Run("job"), nullptr);
+  EXPECT_EQ(Run("job")->ranks.size(), 2u) << "a job's nodes are as many senders as they like";
+  EXPECT_NE(Run("alone"), nullptr);
+  EXPECT_EQ(Run("greedy"), nullptr);
+  EXPECT_NE(Run("elsewhere"), nullptr) << "another address has room of its own";
+  EXPECT_EQ(Count("refused/max_runs_per_client"), 1u);
+
+  // The node of "alone" comes back under another address: its run counts there, and makes room here.
+  Disconnect(third);
+  const auto moved = connect("c", "10.0.0.2");
+  Send(moved, Told(alone, 1, 2));
+  Cycle(6);
+  Rank late("late", 0, 1, 6), late_elsewhere("late_elsewhere", 0, 1, 7);
+  Send(connect("f", "10.0.0.1"), Told(late, 1, 1));
+  Send(connect("g", "10.0.0.2"), Told(late_elsewhere, 1, 1));
+  Cycle();
+  EXPECT_NE(Run("late"), nullptr);
+  EXPECT_EQ(Run("late_elsewhere"), nullptr);
+
+  // One of a run's two nodes is through: the other still has it. Both: there is room.
+  v1::Batch ended;
+  WriteLiveness(job0.Look(state::ProducerState::kEnded, clock_.NowNs(), true), 1, ended.add_items()->mutable_liveness());
+  Send(first, ended);
+  Rank next("next", 0, 1, 8);
+  const auto waiting = connect("h", "10.0.0.1");
+  Send(waiting, Told(next, 1, 1));
+  Cycle();
+  EXPECT_EQ(Run("next"), nullptr);
+  const auto second = connect("b", "10.0.0.1");
+  ended = Told(job1, 1, 2);
+  WriteLiveness(job1.Look(state::ProducerState::kEnded, clock_.NowNs(), true), 1, ended.add_items()->mutable_liveness());
+  Send(second, ended);
+  Cycle(6);
+  Send(waiting, Told(next, 1, 2));
+  Cycle();
+  EXPECT_NE(Run("next"), nullptr);
+}
+
 // Gaps add up to a counter: what no ring could have published is nonsense, and no loss.
 TEST_F(ForwardSourceTest, APublicationThatNoRingReachesIsNonsense) {
   Rank a("run", 0, 1, 1);

@@ -275,6 +275,23 @@ TEST_F(HostileSendersTest, OneThatOpensMoreStreamsThanOneMayHold) {
   ExpectTheHonestRunUnharmed();
 }
 
+TEST_F(HostileSendersTest, OneThatTakesAllRunsUnderManyNames) {
+  Start({"--max_runs=8"});
+  std::vector<std::unique_ptr<Hostile>> names;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    names.push_back(std::make_unique<Hostile>(address_, "name" + std::to_string(i)));
+    v1::Batch batch;
+    ingest::WriteProducer(Producer(20 + i, "taken" + std::to_string(i), 0, 1), 1, batch.add_items()->mutable_producer());
+    AddStep(1, 1, 0, &batch);
+    ASSERT_TRUE(names.back()->Send(std::move(batch)) && names.back()->Settled()) << daemon_->Log();
+  }
+  EXPECT_TRUE(Eventually([&] { return Refused("max_runs_per_client") >= 3; })) << "three quarters of 8 are 6, of which the honest run is one";
+  EXPECT_TRUE(Eventually([&] { return Metric("lossgauge_steps_total{run=\"taken4\",rank=\"0\"}") == 1; }));
+  EXPECT_EQ(Metric("lossgauge_steps_total{run=\"taken5\",rank=\"0\"}"), -1);
+  EXPECT_THAT(daemon_->Log(), HasSubstr("6 runs of senders at 127.0.0.1 are not over, and that is as many as one may have (--max_runs_per_client)"));
+  ExpectTheHonestRunUnharmed();
+}
+
 TEST_F(HostileSendersTest, OneThatCallsMoreOftenThanOneMay) {
   Start({"--max_calls_per_client=10"});
   int refused = 0;
