@@ -26,6 +26,7 @@
 #include "server/rpc/grpc_server.h"
 #include "server/state/board.h"
 #include "server/state/run_book.h"
+#include "server/state/state_directory.h"
 #include "server/state/store.h"
 #include "server/transport/grpc_credentials.h"
 #include "server/transport/token_file.h"
@@ -162,7 +163,9 @@ absl::Status Observer::Start() {
   store_options.journal_bytes = flags_.journal_bytes;
   if (!flags_.state_dir.empty()) {
     // Before the database is looked at: what another process is writing must not be taken for damaged.
-    if (const absl::Status status = state::MakeStateDirectory(flags_.state_dir); !status.ok()) return status;
+    auto directory = state::MakeStateDirectory(flags_.state_dir);
+    if (!directory.ok()) return directory.status();
+    flags_.state_dir = store_options.directory = *std::move(directory);
     if (const absl::Status status = LockStateDirectory(flags_.state_dir); !status.ok()) return status;
   }
   auto store = state::Store::Open(store_options);

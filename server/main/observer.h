@@ -31,7 +31,7 @@ class Observer {
   struct Parts;
   absl::Status MakeRingSource();
   absl::Status MakeForwardSource();
-  const Flags flags_;
+  Flags flags_;  // with the real path of state_dir once that is made
   std::unique_ptr<Parts> parts_;
 };
 

@@ -14,6 +14,7 @@
 #include "server/state/history_codec.h"
 #include "server/state/history_keeper.h"
 #include "server/state/journal_keeper.h"
+#include "server/state/state_directory.h"
 #include "server/state/store_read.h"
 #include "server/state/store_schema.h"
 
@@ -23,11 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kPoliciesKept = 1024;  // of all runs, about 1.5 kB each
+constexpr char kDamagedMark[] = ".damaged";   // beside the file: what was found damaged while it was in use
 
 class SqliteStore final : public Store {
  public:
-  SqliteStore(Database database, std::string path, std::string note, std::string owned_directory, const StoreOptions& options)
-      : database_(std::move(database)), path_(std::move(path)), note_(std::move(note)), owned_directory_(std::move(owned_directory)),
+  SqliteStore(Database database, std::string path, const StoreOptions& options)
+      : database_(std::move(database)), path_(std::move(path)),
         keeper_(std::in_place, database_.get(), options, [this] { return HistoryBytes(); }, [this] { ForgetRuns(); }),
         journal_(std::in_place, database_.get(), options.journal_bytes) {}
   ~SqliteStore() override {
@@ -41,7 +43,10 @@ class SqliteStore final : public Store {
     }
   }
 
+  // Statements, and a look at what every start reads.
   absl::Status Prepare();
+  void set_note(std::string note) { note_ = std::move(note); }
+  void own_directory(std::string directory) { owned_directory_ = std::move(directory); }
   std::string open_note() const override { return note_; }
   absl::Status Commit(const Transaction& transaction) override;
   absl::StatusOr<std::vector<CursorRow>> LoadCursors() override;
@@ -56,6 +61,7 @@ class SqliteStore final : public Store {
 
  private:
   absl::Status Apply(const Transaction& transaction);
+  absl::Status MarkIfDamaged(absl::Status status);
   absl::StatusOr<std::int64_t> RunId(const std::string& run);
   std::uint64_t HistoryBytes() const;
   void ForgetRuns() {
@@ -106,14 +112,27 @@ absl::Status SqliteStore::Prepare() {
     *statement = *std::move(prepared);
   }
   if (auto status = keeper_->Prepare(); !status.ok()) return status;
-  return journal_->Prepare();
+  if (auto status = journal_->Prepare(); !status.ok()) return status;
+  if (auto cursors = LoadCursors(); !cursors.ok()) return cursors.status();
+  return LoadRuns().status();
+}
+
+// A damaged page fails every transaction that meets it, and moving the file aside now would tear cursors, which are in it, from the counts of this process,
+// which are not. So it is left to the next start, which knows nothing else.
+absl::Status SqliteStore::MarkIfDamaged(absl::Status status) {
+  if (!absl::IsDataLoss(status)) return status;
+  const std::string mark = path_ + kDamagedMark;
+  const int fd = open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+  if (fd >= 0) close(fd);
+  return absl::DataLossError(absl::StrCat(std::string(status.message()), "; the next start moves ", path_, " aside and begins with an empty one"));
 }
 
 absl::StatusOr<bool> SqliteStore::Prune(TimeNs now_ns) {
   const auto more_journal = journal_->Work();
-  if (!more_journal.ok()) return more_journal.status();
+  if (!more_journal.ok()) return MarkIfDamaged(more_journal.status());
   const auto more = keeper_->Work(now_ns);
-  return more.ok() && *more_journal ? true : more;
+  if (!more.ok()) return MarkIfDamaged(more.status());
+  return *more_journal || *more;
 }
 
 absl::StatusOr<std::int64_t> SqliteStore::RunId(const std::string& run) {
@@ -139,7 +158,7 @@ absl::Status SqliteStore::Commit(const Transaction& transaction) {
     if (sqlite3_get_autocommit(database_.get()) == 0) (void)Execute(database_.get(), "ROLLBACK");
     run_ids_.clear();
   }
-  return status;
+  return MarkIfDamaged(std::move(status));
 }
 
 absl::Status SqliteStore::Apply(const Transaction& transaction) {
@@ -286,44 +305,44 @@ std::uint64_t SqliteStore::HistoryBytes() const {
   return all - std::min(all, journal_->bytes());
 }
 
-}  // namespace
-
-absl::Status MakeStateDirectory(const std::string& directory) {
-  std::error_code error;
-  const bool made = fs::create_directories(directory, error);
-  if (error) return absl::UnavailableError(absl::StrCat("cannot create --state_dir ", directory, ": ", error.message()));
-  if (made) (void)chmod(directory.c_str(), 0750);
-  if (access(directory.c_str(), W_OK | X_OK) != 0) {
-    return absl::PermissionDeniedError(absl::StrCat("--state_dir ", directory, " cannot be written by uid ", geteuid(), ": ", std::strerror(errno)));
+absl::StatusOr<std::unique_ptr<SqliteStore>> OpenFile(const std::string& path, const StoreOptions& options) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return absl::FailedPreconditionError("it is no file (a directory, a link, a device); move it away");
   }
-  return absl::OkStatus();
+  auto database = OpenForWriting(path);
+  if (!database.ok()) return database.status();
+  auto store = std::make_unique<SqliteStore>(*std::move(database), path, options);
+  if (auto prepared = store->Prepare(); !prepared.ok()) return prepared;
+  return store;
 }
 
+absl::Status NotOpened(const std::string& path, const absl::Status& why) {
+  const char* advice = absl::IsResourceExhausted(why) ? "; make room there, or choose another --state_dir" : "";
+  return absl::Status(why.code(), absl::StrCat("cannot open the state in ", path, ": ", std::string(why.message()), advice));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
-  std::string directory = options.directory;
-  std::string owned;
-  if (directory.empty()) {
-    std::string pattern = absl::StrCat(fs::temp_directory_path().string(), "/lossgauge-state-XXXXXX");
-    if (mkdtemp(pattern.data()) == nullptr) {
-      return absl::UnavailableError(absl::StrCat("cannot make a temporary state directory ", pattern, ": ", std::strerror(errno)));
-    }
-    directory = owned = pattern;
-  } else {
-    if (auto status = MakeStateDirectory(directory); !status.ok()) return status;
-  }
-  const std::string path = directory + "/lossgauge.db";
-  auto database = OpenForWriting(path);
+  const bool temporary = options.directory.empty();
+  const auto directory = temporary ? MakeTemporaryStateDirectory() : MakeStateDirectory(options.directory);
+  if (!directory.ok()) return directory.status();
+  const std::string path = *directory + "/lossgauge.db", mark = path + kDamagedMark;
   std::string note;
-  if (absl::IsDataLoss(database.status())) {
+  absl::StatusOr<std::unique_ptr<SqliteStore>> store = absl::DataLossError("it was found damaged while it was in use");
+  if (access(mark.c_str(), F_OK) != 0) store = OpenFile(path, options);
+  if (absl::IsDataLoss(store.status())) {
     const std::string aside = absl::StrCat(path, ".unreadable");
     for (const char* suffix : {"", "-wal", "-shm"}) (void)std::rename((path + suffix).c_str(), (aside + suffix).c_str());
-    note = absl::StrCat(path, " could not be read (", std::string(database.status().message()), "); moved to ", aside, ", starting empty");
-    database = OpenForWriting(path);
+    (void)unlink(mark.c_str());  // after the renames: a start that dies in between comes here again
+    note = absl::StrCat(path, " could not be read (", std::string(store.status().message()), "); moved to ", aside, ", starting empty");
+    store = OpenFile(path, options);
   }
-  if (!database.ok()) return database.status();
-  auto store = std::make_unique<SqliteStore>(*std::move(database), path, std::move(note), std::move(owned), options);
-  if (auto status = store->Prepare(); !status.ok()) return status;
-  return std::unique_ptr<Store>(std::move(store));
+  if (!store.ok()) return NotOpened(path, store.status());
+  (*store)->set_note(std::move(note));
+  if (temporary) (*store)->own_directory(*directory);
+  return std::unique_ptr<Store>(*std::move(store));
 }
 
 }  // namespace lossgauge::state

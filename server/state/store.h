@@ -143,14 +143,11 @@ class HistoryReader {
   virtual absl::StatusOr<std::optional<StoredRun>> FindRun(const std::string& run) = 0;
 };
 
-// Made 0750 if absent. An error names the directory.
-absl::Status MakeStateDirectory(const std::string& directory);
-
 class Store {
  public:
   virtual ~Store() = default;
-  // A file that is not ours (damaged, another program's, newer schema) is moved aside, named in `open_note()`, and a new one begun. Whatever
-  // may pass is an error, and nothing is moved. Whoever opens holds the directory's lock: another process's file must not be judged.
+  // A file that is not ours (damaged, also if it was found so while it was in use, another program's, newer schema) is moved aside, named in
+  // `open_note()`, and a new one begun. Whatever may pass is an error, and nothing is moved. Whoever opens holds the directory's lock: another process's file must not be judged.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
 
   virtual std::string open_note() const = 0;  // "" or what was found damaged

@@ -26,8 +26,23 @@ class StoreTest : public ::testing::Test {
     return store.ok() ? *std::move(store) : nullptr;
   }
   std::string File() const { return directory_ + "/lossgauge.db"; }
+  // Fills the first page of a table with bytes that no page has.
+  void Damage(const std::string& table) const {
+    sqlite3* database = nullptr;
+    sqlite3_stmt* statement = nullptr;
+    ASSERT_EQ(sqlite3_open(File().c_str(), &database), SQLITE_OK);
+    const std::string sql = "SELECT rootpage FROM sqlite_schema WHERE name='" + table + "'";
+    ASSERT_EQ(sqlite3_prepare_v2(database, sql.c_str(), -1, &statement, nullptr), SQLITE_OK);
+    ASSERT_EQ(sqlite3_step(statement), SQLITE_ROW);
+    const std::int64_t page = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(database);
+    std::fstream file(File(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp((page - 1) * 4096);
+    file << std::string(4096, '\xff');
+  }
   const ScratchDirectory scratch_;
-  const std::string directory_ = scratch_.path();
+  const std::string directory_ = fs::canonical(scratch_.path());
 };
 
 StepSummary FullStep(std::uint64_t sequence, std::int64_t step, const std::string& attempt = "a1") {
@@ -182,6 +197,62 @@ TEST_F(StoreTest, MovesADamagedOrForeignFileAsideAndSaysSo) {
   EXPECT_TRUE(store->Commit(WithSteps("r", 1, 1)).ok());
 }
 
+TEST_F(StoreTest, APageThatIsDamagedWhereEveryStartReadsMovesTheFileAsideAtOnce) {
+  for (const char* table : {"cursors", "runs"}) {
+    Transaction t = WithSteps("r", 1, 50);
+    t.runs.push_back({"r", "state", "judge", 7});
+    t.cursors.push_back({.segment = {{1, 2}}, .run = "r", .next_steps_publication = 51});
+    ASSERT_TRUE(Open()->Commit(t).ok());
+    Damage(table);
+    auto store = Open();
+    ASSERT_NE(store, nullptr) << table;
+    EXPECT_NE(store->open_note().find("moved to"), std::string::npos) << store->open_note();
+    EXPECT_TRUE(store->LoadRuns()->empty());
+    EXPECT_TRUE(store->Commit(t).ok());
+    store.reset();
+    fs::remove(File());
+  }
+}
+
+TEST_F(StoreTest, APageThatIsFoundDamagedInUseMovesTheFileAsideAtTheNextStart) {
+  ASSERT_TRUE(Open()->Commit(WithSteps("r", 1, 500)).ok());
+  Damage("steps");
+  {
+    auto store = Open();
+    EXPECT_EQ(store->open_note(), "");
+    const absl::Status status = store->Commit(WithSteps("r", 501, 1));
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_NE(status.message().find("the next start moves " + File()), std::string::npos) << status;
+  }
+  auto store = Open();
+  EXPECT_NE(store->open_note().find("moved to " + File() + ".unreadable"), std::string::npos) << store->open_note();
+  EXPECT_TRUE(store->Commit(WithSteps("r", 501, 1)).ok());
+  store.reset();
+  EXPECT_EQ(Open()->open_note(), "") << "it was moved aside once";
+  EXPECT_EQ(Open()->reader()->ReadSteps({.run = "r"})->size(), 1u);
+}
+
+TEST_F(StoreTest, AHistoryThatCannotBePrunedForDamageIsMovedAsideAtTheNextStart) {
+  const StoreOptions options{.directory = directory_, .max_age_ns = 1'000};
+  ASSERT_TRUE((*Store::Open(options))->Commit(WithSteps("r", 1, 500)).ok());
+  Damage("steps");
+  EXPECT_TRUE(absl::IsDataLoss((*Store::Open(options))->Prune(1'000'000).status()));
+  EXPECT_NE(Open()->open_note(), "");
+}
+
+TEST_F(StoreTest, FollowsASymbolicLinkToItsDirectoryButNoneInTheFilesPlace) {
+  const std::string link = scratch_ / "link", real = scratch_ / "real";
+  fs::create_directories(real + "/below");
+  fs::create_directory_symlink(real, link);
+  ASSERT_TRUE((*Store::Open({.directory = link + "/below"}))->Commit(WithSteps("r", 1, 3)).ok());
+  EXPECT_TRUE(fs::exists(real + "/below/lossgauge.db"));
+  fs::rename(real + "/below/lossgauge.db", real + "/elsewhere.db");
+  fs::create_symlink(real + "/elsewhere.db", real + "/below/lossgauge.db");
+  const auto store = Store::Open({.directory = real + "/below"});
+  ASSERT_FALSE(store.ok());
+  EXPECT_NE(store.status().message().find(real + "/below/lossgauge.db: it is no file"), std::string::npos) << store.status();
+}
+
 TEST_F(StoreTest, AFileThatAnotherProcessHasLockedIsAnErrorAndStaysWhereItIs) {
   ASSERT_TRUE(Open()->Commit(WithSteps("r", 1, 1)).ok());
   sqlite3* other = nullptr;
@@ -258,6 +329,20 @@ TEST_F(StoreTest, SaysResourceExhaustedOnAFullDiskAndWorksAgainOnceThereIsRoom) 
     EXPECT_TRUE(store->Commit(WithSteps("r", next, 200)).ok());
   }
   umount2(directory_.c_str(), MNT_DETACH);
+}
+
+TEST(Store, WithoutADirectoryManagesWithATemporaryOneThatIsNoDirectoryOrALink) {
+  const ScratchDirectory scratch;
+  const char* const found = getenv("TMPDIR");
+  const std::string before = found == nullptr ? "" : found;
+  std::filesystem::create_directory_symlink(scratch.path(), scratch / "link");
+  for (const std::string& place : {scratch / "nowhere", scratch / "link"}) {
+    setenv("TMPDIR", place.c_str(), 1);
+    const auto store = Store::Open({});
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->Commit(WithSteps("r", 1, 3)).ok());
+  }
+  before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1);
 }
 
 TEST(Store, WithoutADirectoryLeavesNothingBehind) {
