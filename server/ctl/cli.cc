@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/api/nearest_name.h"
 #include "server/ctl/commands.h"
 #include "server/ctl/connection.h"
 
@@ -88,7 +89,7 @@ int RunCtl(const std::vector<std::string>& arguments, Io& io) {
   if (command == commands.end()) {
     std::vector<std::string> names;
     for (const Command& one : commands) names.push_back(one.name);
-    const std::string nearest = Nearest(name, names);
+    const std::string nearest = api::Nearest(name, names);
     io.err << "lossgaugectl: no command \"" << Printable(name) << "\"";
     if (!nearest.empty()) io.err << ", did you mean " << nearest << "?";
     io.err << "\nlossgaugectl --help lists the commands. The command comes first, its flags after it.\n";

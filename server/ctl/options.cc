@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "server/api/nearest_name.h"
 #include "server/ctl/terminal.h"
 
 namespace lossgauge::ctl {
@@ -37,22 +38,6 @@ absl::Status Check(const Flag& flag, const std::string& value) {
 }
 
 std::vector<std::string> OperandNames(const Command& command) { return absl::StrSplit(command.operands, ' ', absl::SkipEmpty()); }
-
-// Edit distance; the words are short.
-std::size_t Distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
 
 }  // namespace
 
@@ -94,19 +79,6 @@ std::vector<Flag> AllFlags(const Command& command) {
   return flags;
 }
 
-std::string Nearest(const std::string& wanted, const std::vector<std::string>& known) {
-  std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, wanted.size() / 3) + 1;
-  for (const std::string& candidate : known) {
-    const std::size_t distance = Distance(wanted, candidate);
-    if (distance < best_distance) {
-      best = candidate;
-      best_distance = distance;
-    }
-  }
-  return best;
-}
-
 absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<std::string>& arguments) {
   Options options;
   const std::vector<Flag> flags = AllFlags(command);
@@ -133,7 +105,7 @@ absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<s
     if (flag == flags.end()) {
       std::vector<std::string> names;
       for (const Flag& one : flags) names.push_back(one.name);
-      const std::string nearest = Nearest(name, names);
+      const std::string nearest = api::Nearest(name, names);
       return absl::InvalidArgumentError(
           absl::StrCat("unknown flag --", name, nearest.empty() ? std::string() : absl::StrCat(", did you mean --", nearest, "?")));
     }

@@ -62,9 +62,6 @@ absl::StatusOr<Options> ParseOptions(const Command& command, const std::vector<s
 // The command's own flags, then --address and --timeout if it asks lossgauged, then --json and --help.
 std::vector<Flag> AllFlags(const Command& command);
 
-// What is nearest to `wanted` among `known`, empty if nothing is near.
-std::string Nearest(const std::string& wanted, const std::vector<std::string>& known);
-
 }  // namespace lossgauge::ctl
 
 #endif  // LOSSGAUGE_SERVER_CTL_OPTIONS_H_

@@ -14,6 +14,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/main/command_line.h"
 
 ABSL_FLAG(std::string, ring_dir, "",
           "Directories with the rings of training jobs, separated by commas; may be given several times. Default: LOSSGAUGE_RING_DIR if set, "
@@ -96,6 +97,7 @@ constexpr const char* kUsage =
     "lossgauged daemon [flags]\n"
     "  Watches whole jobs: receives what sidecars forward, on --grpc_listen, and then does the same.\n"
     "\n"
+    "Flags may stand in a file, one a line: --flagfile=FILE.\n"
     "Environment: LOSSGAUGE_RING_DIR, XDG_STATE_HOME, HOME (defaults of flags); NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID (of systemd).\n"
     "Signals: SIGTERM, SIGINT end it in order within 5 s; SIGHUP reads the policy again.\n"
     "Exit codes: 0 ended by a signal; 1 it could not start; 2 wrong command line.\n";
@@ -103,10 +105,6 @@ constexpr const char* kUsage =
 [[noreturn]] void UsageError(const std::string& message) {
   std::cerr << "lossgauged: " << message << "\nTry: lossgauged --help\n";
   std::exit(2);
-}
-
-bool IsOurs(const absl::CommandLineFlag& flag) {
-  return flag.Filename().find("server/main/") != absl::string_view::npos;
 }
 
 void PrintHelp() {
@@ -143,29 +141,6 @@ void ExitWithTwoWhileParsing(int status, void*) {
     std::cerr.flush();
     _exit(2);
   }
-}
-
-// Abseil keeps the last of a repeated flag; --ring_dir adds up.
-std::vector<std::string> GatherRingDirs(int argc, char** argv, std::vector<std::string>* rest) {
-  std::vector<std::string> found;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const std::string name = argument.starts_with("--") ? argument.substr(2) : argument.starts_with("-") ? argument.substr(1) : "";
-    // Abseil's library as Debian builds it takes a switch without a value for one whose value is the next argument.
-    if (name == "reclaim" || name == "noreclaim") {
-      rest->push_back(name == "reclaim" ? "--reclaim=true" : "--reclaim=false");
-    } else if (name == "exit_after_end" || name == "noexit_after_end") {
-      rest->push_back(name == "exit_after_end" ? "--exit_after_end=true" : "--exit_after_end=false");
-    } else if (name.starts_with("ring_dir=")) {
-      found.push_back(name.substr(9));
-    } else if (name == "ring_dir") {
-      if (i + 1 >= argc) UsageError("--ring_dir needs a value");
-      found.push_back(argv[++i]);
-    } else {
-      rest->push_back(argument);
-    }
-  }
-  return found;
 }
 
 std::vector<std::string> Split(const std::string& text) {
@@ -229,8 +204,10 @@ Flags ParseFlags(int argc, char** argv) {
       std::exit(0);
     }
   }
+  const absl::StatusOr<CommandLine> line = ReadCommandLine({argv + 1, argv + argc});
+  if (!line.ok()) UsageError(std::string(line.status().message()));
   std::vector<std::string> rest = {argv[0]};
-  const std::vector<std::string> ring_dirs = GatherRingDirs(argc, argv, &rest);
+  rest.insert(rest.end(), line->words.begin(), line->words.end());
   std::vector<char*> pointers;
   for (std::string& argument : rest) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
@@ -240,6 +217,8 @@ Flags ParseFlags(int argc, char** argv) {
   g_parsing = true;
   const std::vector<char*> positional = absl::ParseCommandLine(static_cast<int>(rest.size()), pointers.data());
   g_parsing = false;
+  std::vector<std::string> ring_dirs = line->ring_dirs;
+  if (const std::string from_environment = absl::GetFlag(FLAGS_ring_dir); !from_environment.empty()) ring_dirs.push_back(from_environment);
   if (positional.size() < 2) {
     UsageError("what should it be? \"lossgauged sidecar\" watches the jobs of this node, \"lossgauged daemon\" those of many nodes");
   }

@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
   lossgauge::main::SetUpLogging(flags.log_format, flags.log_level);
   SetProcessLimits();
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, like a full disk
   // Blocked before any thread is made, so that all of them leave these signals to the loop below.
   const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <filesystem>
@@ -79,11 +80,44 @@ TEST_F(CommandLineTest, WhatIsWrongIsNamedAndEndsWithTwo) {
       {{"sidecar", "--ring_dir=,,"}, "ring_dir"},
       {{"sidecar", "--reclaim", "--no_such_flag"}, "no_such_flag"},
       {{"sidecar", "--history_mebibytes=1"}, "history_mebibytes"},
+      {{"sidecar", "--ringdir=/tmp"}, "unknown flag --ringdir, did you mean --ring_dir?"},
+      {{"sidecar", "--join_timeout=5"}, "--join_timeout takes a time with its unit, such as 300ms, 5s or 2h, not \"5\""},
+      {{"sidecar", "--max_runs=1e3"}, "--max_runs takes a whole number, not \"1e3\""},
+      {{"sidecar", "--reclaim=perhaps"}, "--reclaim takes true or false, not \"perhaps\""},
+      {{"sidecar", "--policy"}, "--policy needs a value"},
+      {{"sidecar", "--flagfile=/no/such/file"}, "/no/such/file: No such file"},
+      {{"sidecar", "--flagfile=/"}, "cannot read /: Is a directory"},
   };
   for (const auto& c : cases) {
     EXPECT_EQ(Run(c.arguments), 2) << c.named << "\n" << said_;
     EXPECT_TRUE(Said(c.named)) << c.named << "\n" << said_;
+    EXPECT_TRUE(Said("lossgauged --help")) << c.named << "\n" << said_;
   }
+}
+
+TEST_F(CommandLineTest, AFlagFileHoldsWhatACommandLineHolds) {
+  const std::string file = directory_ / "flags", nested = directory_ / "nested";
+  std::ofstream(nested) << "--ring-dir=" << rings() << "3\n";
+  std::ofstream(file) << "# a comment\r\n\n  --reclaim\r\n--exit_after_end=false\n--nolog_nothing\n";
+  EXPECT_EQ(Run({"sidecar", "--flagfile=" + file}), 2);
+  EXPECT_TRUE(Said(file + ", line 5: unknown flag --nolog_nothing")) << said_;
+  std::ofstream(file) << "# a comment\r\n\n  --reclaim\r\n--noexit_after_end\n--ring_dir=" << rings() << "2\n--flagfile=" << nested << "\n--max_runs=5";
+  testing::DaemonProcess process(Sidecar({"--flagfile", file}), log());
+  ASSERT_TRUE(process.WaitForLog("HTTP on ")) << process.Log();
+  for (const std::string& name : {rings(), rings() + "2", rings() + "3"}) {
+    EXPECT_NE(process.Log().find("watching rings in " + name + "\n"), std::string::npos) << process.Log();
+  }
+}
+
+TEST_F(CommandLineTest, AFileThatIsNoFlagFileIsNamedButNotRepeated) {
+  const std::string file = directory_ / "token";
+  std::ofstream(file) << "top-secret\n";
+  EXPECT_EQ(Run({"sidecar", "--flagfile=" + file}), 2);
+  EXPECT_TRUE(Said(file + ", line 1: no flag")) << said_;
+  EXPECT_FALSE(Said("top-secret")) << said_;
+  std::ofstream(file) << "--flagfile=" << file << "\n";
+  EXPECT_EQ(Run({"sidecar", "--flagfile=" + file}), 2);
+  EXPECT_TRUE(Said("within one another")) << said_;
 }
 
 TEST_F(CommandLineTest, ADirectoryThatCannotBeMadeIsNamed) {
@@ -188,6 +222,31 @@ TEST_F(CommandLineTest, LogsAreJsonOnDemandAndOneLineWhateverARunIsCalled) {
     }
   }
   EXPECT_EQ(attached, 1);
+}
+
+TEST_F(CommandLineTest, ARingDirectoryMayComeFromTheEnvironment) {
+  setenv("FLAGS_ring_dir", (rings() + "4").c_str(), 1);
+  testing::DaemonProcess process(Sidecar({"--fromenv=ring_dir"}), log());
+  unsetenv("FLAGS_ring_dir");
+  ASSERT_TRUE(process.WaitForLog("HTTP on ")) << process.Log();
+  EXPECT_NE(process.Log().find("watching rings in " + rings() + "4\n"), std::string::npos) << process.Log();
+}
+
+TEST_F(CommandLineTest, AFileSizeLimitIsAStateThatCannotBeWrittenAndNoDeath) {
+  std::filesystem::create_directory(rings());
+  testing::FakeProducerOptions options;
+  options.directory = rings();
+  testing::FakeProducer producer(options);
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small = {60'000, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  testing::DaemonProcess process(Sidecar(), log());
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_TRUE(process.WaitForLog("state")) << process.Log();
+  process.Signal(SIGTERM);
+  const int code = process.WaitFor(std::chrono::seconds(60));
+  EXPECT_TRUE(code == 0 || code == 1) << code << "\n" << process.Log();
 }
 
 TEST_F(CommandLineTest, SeveralRingDirectoriesAddUp) {
