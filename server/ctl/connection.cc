@@ -16,6 +16,16 @@ namespace {
 constexpr char kDefaultAddress[] = "127.0.0.1:9789";
 constexpr int kMaxMessageBytes = 64 << 20;  // a page of steps with many ranks in it
 
+// What gRPC would take for the name of a host, and say nothing of use about.
+absl::Status CheckAddress(const std::string& address) {
+  constexpr absl::string_view kForm = "write HOST:PORT, such as 127.0.0.1:9789";
+  if (address.starts_with("http://") || address.starts_with("https://")) {
+    return absl::InvalidArgumentError(absl::StrCat("address ", address, ": is a URL; ", kForm, ", that of --grpc_listen, and --tls-ca for TLS"));
+  }
+  if (address.find(':') == std::string::npos) return absl::InvalidArgumentError(absl::StrCat("address ", address, ": no port; ", kForm));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Connection::Connection(const Options& options, const Io& io) : timeout_(absl::Seconds(5)) {
@@ -32,7 +42,8 @@ Connection::Connection(const Options& options, const Io& io) : timeout_(absl::Se
   files.cert = setting("tls-cert", "LOSSGAUGE_TLS_CERT");
   files.key = setting("tls-key", "LOSSGAUGE_TLS_KEY");
   absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = transport::MakeChannelCredentials("--tls-", files);
-  setup_ = credentials.status();
+  setup_ = CheckAddress(address_);
+  setup_.Update(credentials.status());
   if (const std::string path = setting("token-file", "LOSSGAUGE_TOKEN_FILE"); !path.empty() && setup_.ok()) {
     absl::StatusOr<std::string> token = transport::ReadToken("--token-file", path);
     setup_ = token.status();

@@ -37,7 +37,7 @@ class Connection {
  private:
   std::string address_;
   std::string authorization_;  // "" = none
-  absl::Status setup_;  // what is wrong with certificates or token
+  absl::Status setup_;  // what is wrong with address, certificates or token
   absl::Duration timeout_;
   std::unique_ptr<v1::LossGauge::Stub> stub_;
 };

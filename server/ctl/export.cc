@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,6 +36,17 @@ std::unique_ptr<StepExport> MakeExport(const std::string& format, const Options&
   return nullptr;
 }
 
+// A file holds names as they are; a terminal would obey what is in them.
+std::string PrintableLines(const std::string& text) {
+  std::string result;
+  for (std::size_t from = 0; from < text.size();) {
+    const std::size_t end = std::min(text.find('\n', from), text.size());
+    result += Printable(std::string_view(text).substr(from, end - from)) + "\n";
+    from = end + 1;
+  }
+  return result;
+}
+
 int Run(const Options& options, Io& io) {
   const std::string format = options.Text("format", options.Has("json") ? "jsonl" : "csv");
   const std::unique_ptr<StepExport> rows = MakeExport(format, options, io);
@@ -54,7 +66,7 @@ int Run(const Options& options, Io& io) {
   std::optional<OutputFile> file;
   const auto write = [&](const std::string& bytes) {
     if (file) return file->Write(bytes);
-    io.out << bytes;
+    io.out << (io.terminal ? PrintableLines(bytes) : bytes);
     return io.out.good() ? absl::OkStatus() : absl::DataLossError("standard output takes no more");
   };
   const auto failed = [&](const absl::Status& status) {

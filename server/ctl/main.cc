@@ -44,5 +44,7 @@ int main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", 0);
   const int code = lossgauge::ctl::RunCtl({argv + 1, argv + argc}, io);
   std::cout.flush();
-  return std::cout.good() ? code : 1;
+  if (std::cout.good()) return code;
+  std::cerr << "lossgaugectl: standard output takes no more: what was printed is not whole\n";
+  return 1;
 }

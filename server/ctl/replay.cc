@@ -16,6 +16,10 @@
 namespace lossgauge::ctl {
 namespace {
 
+constexpr char kNoLog[] =
+    ": no training log that is known here. What is read are points with a step and a loss: lines of text or JSON that name both, or a table whose first line "
+    "names its columns";
+
 ReplayedRun ReplayFiles(const std::string& name, const std::vector<std::string>& paths, const detect::PolicySet& policies) {
   ReplayedRun run;
   run.run = name;
@@ -129,7 +133,7 @@ int Run(const Options& options, Io& io) {
     for (const ReplayedFile& file : run.files) {
       if (file.error.empty() && file.points > 0) continue;
       all_read = false;
-      io.err << "lossgaugectl: " << Printable(file.error.empty() ? absl::StrCat(file.path, ": no training log that is known here") : file.error) << "\n";
+      io.err << "lossgaugectl: " << Printable(file.error.empty() ? absl::StrCat(file.path, kNoLog) : file.error) << "\n";
     }
     if (options.Has("json")) {
       WriteReplay(run, json);

@@ -2,6 +2,7 @@
 #include "server/ctl/json_writer.h"
 #include "server/ctl/step_columns.h"
 #include "server/ctl/step_export.h"
+#include "server/replay/csv_log.h"
 
 namespace lossgauge::ctl {
 namespace {
@@ -12,7 +13,9 @@ std::string CsvCell(const ColumnValue& value) {
   if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
   if (const auto* number = std::get_if<std::uint64_t>(&value)) return std::to_string(*number);
   if (const auto* number = std::get_if<double>(&value)) return NumberText(*number);
-  const std::string& text = std::get<std::string>(value);
+  std::string text = std::get<std::string>(value);
+  // A spreadsheet would compute a text that begins so, and whoever started the job chose its name. `replay` takes the mark off again.
+  if (replay::IsFormula(text)) text.insert(0, 1, replay::kNoFormula);
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) {

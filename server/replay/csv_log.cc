@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/replay/field_names.h"
@@ -14,8 +16,10 @@ namespace {
 
 constexpr std::size_t kMaxCells = 4096;
 
-// Cells by RFC 4180, but for line feeds in quotes. False: a quote stays open.
-bool SplitCells(std::string_view line, char delimiter, std::vector<std::string>* cells) {
+enum class Quotes { kAsTheyCome, kStrict };  // strict: nothing but spaces follows a quote that closes
+
+// Cells by RFC 4180. False: a quote stays open, as where a cell goes on in the line below, or there are more than kMaxCells.
+bool SplitCells(std::string_view line, char delimiter, std::vector<std::string>* cells, Quotes quotes = Quotes::kAsTheyCome) {
   cells->clear();
   std::string cell;
   bool quoted = false, was_quoted = false, is_blank = true;  // so far
@@ -34,6 +38,7 @@ bool SplitCells(std::string_view line, char delimiter, std::vector<std::string>*
       quoted = !quoted;
       was_quoted = true;
     } else {
+      if (quotes == Quotes::kStrict && was_quoted && !quoted && line[i] != ' ') return false;
       is_blank = is_blank && line[i] == ' ';
       cell.push_back(line[i]);
     }
@@ -58,6 +63,71 @@ bool IsHeader(const std::vector<std::string>& cells) {
   return has_loss && cells.size() >= 2;
 }
 
+// Rows of a table. A quoted cell may go on in the lines below it. A quote that nobody closes soon, or not where a row ends, is in a line that does not parse,
+// and takes no other line with it.
+class RowReader {
+ public:
+  RowReader(char delimiter, LineReader* lines) : delimiter_(delimiter), lines_(lines) {}
+
+  // False at the end. *whole is false if the line is no row. `row` is the row's first line; whether it is terminated is said of its last one.
+  // `columns`: those of a row that has several lines.
+  bool Next(std::size_t columns, LogLine* row, std::vector<std::string>* cells, bool* whole) {
+    if (kept_.empty()) {
+      if (!lines_->Next(row)) return false;
+      *whole = SplitCells(row->text, delimiter_, cells);
+      if (*whole) return true;
+      Keep(*row);
+    }
+    current_ = std::move(kept_.front());
+    kept_.pop_front();
+    *row = {current_.text, current_.number, current_.terminated};
+    *whole = SplitCells(current_.text, delimiter_, cells) || Join(columns, row, cells);
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kMaxRowLines = 64;
+  static constexpr std::size_t kMaxRowBytes = std::size_t{64} << 10;
+  struct Line {
+    std::string text;
+    std::uint64_t number = 0;
+    bool terminated = true;
+  };
+
+  static bool IsOdd(const std::string& text) { return std::count(text.begin(), text.end(), '"') % 2 != 0; }
+  void Keep(const LogLine& line) { kept_.push_back({std::string(line.text), line.number, line.terminated}); }
+
+  bool Join(std::size_t columns, LogLine* row, std::vector<std::string>* cells) {
+    std::string joined = current_.text;
+    bool is_open = IsOdd(joined);
+    for (std::size_t i = 0; is_open && i < kMaxRowLines && joined.size() < kMaxRowBytes; ++i) {
+      if (i == kept_.size()) {
+        LogLine line;
+        if (!lines_->Next(&line)) return false;
+        Keep(line);
+      }
+      joined += "\n" + kept_[i].text;
+      is_open = is_open != IsOdd(kept_[i].text);
+      if (is_open) continue;
+      if (!SplitCells(joined, delimiter_, cells, Quotes::kStrict) || cells->size() != columns) return false;
+      row->terminated = kept_[i].terminated;
+      kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+      return true;
+    }
+    return false;
+  }
+
+  const char delimiter_;
+  LineReader* const lines_;
+  std::deque<Line> kept_;  // read ahead
+  Line current_;
+};
+
+// A text of our own export as it was before its mark.
+std::string_view WithoutMark(std::string_view cell) {
+  return cell.size() > 1 && cell.front() == kNoFormula && IsFormula(cell.substr(1)) ? cell.substr(1) : cell;
+}
+
 }  // namespace
 
 std::optional<char> HeaderDelimiter(std::string_view line) {
@@ -71,7 +141,8 @@ std::optional<char> HeaderDelimiter(std::string_view line) {
 
 bool IsRowBelow(std::string_view header, std::string_view row, char delimiter) {
   std::vector<std::string> names, cells;
-  if (!SplitCells(header, delimiter, &names) || !SplitCells(row, delimiter, &cells)) return false;
+  if (!SplitCells(header, delimiter, &names)) return false;
+  (void)SplitCells(row, delimiter, &cells);  // the row may go on in further lines
   for (std::size_t i = 0; i < std::min(names.size(), cells.size()); ++i) {
     CommaUse comma;
     if (LookUpName(NormalName(names[i])).meaning != Meaning::kNone && ParseNumber(cells[i], true, &comma)) return true;
@@ -79,15 +150,18 @@ bool IsRowBelow(std::string_view header, std::string_view row, char delimiter) {
   return false;
 }
 
+bool IsFormula(std::string_view text) { return !text.empty() && std::string_view("=+-@\t\r").find(text.front()) != std::string_view::npos; }
+
 void ReadCsvLog(char delimiter, LineReader* lines, PointMaker* points, LogReport* report) {
   std::vector<std::string> header, cells;
   std::vector<Meaning> meanings;
   LogRecord record;
   record.shape = kShapeCsv;
   LogLine line;
-  while (lines->Next(&line)) {
+  bool whole = true;
+  for (RowReader rows(delimiter, lines); rows.Next(header.size(), &line, &cells, &whole);) {
     if (line.text.front() == '#' && header.empty()) continue;
-    if (!SplitCells(line.text, delimiter, &cells)) {
+    if (!whole) {
       report->Count(line.terminated ? Oddity::kUnreadable : Oddity::kCutOff, line.number);
       continue;
     }
@@ -125,7 +199,7 @@ void ReadCsvLog(char delimiter, LineReader* lines, PointMaker* points, LogReport
         continue;
       }
       if (meanings[i] == Meaning::kNone) {
-        AddTextValue(header[i], cells[i], &record);  // attempt, split
+        AddTextValue(header[i], WithoutMark(cells[i]), &record);  // attempt, split
         continue;
       }
       CommaUse comma = CommaUse::kNone;

@@ -12,6 +12,10 @@ namespace lossgauge::replay {
 
 inline constexpr std::string_view kShapeCsv = "csv";
 
+// Whether a spreadsheet would compute a cell with this text instead of showing it; with kNoFormula before it, it shows it.
+bool IsFormula(std::string_view text);
+inline constexpr char kNoFormula = '\'';
+
 // The delimiter if `line` is the header of a table with a loss in it.
 std::optional<char> HeaderDelimiter(std::string_view line);
 

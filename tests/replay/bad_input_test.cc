@@ -51,6 +51,24 @@ TEST(BadInput, Utf16OfEitherOrderIsRead) {
   }
 }
 
+TEST(BadInput, ACellOfATableMayHaveSeveralLines) {
+  const ReadPoints read = ReadText("step,loss,note\n1,2.5,\"one\ntwo, \"\"three\"\"\"\n\"2\",2.4,\"a\n\nb\"\n3,2.3,c\n");
+  EXPECT_THAT(Steps(read), ::testing::ElementsAre(1, 2, 3));
+  EXPECT_EQ(read.report.CountOf(Oddity::kUnreadable), 0u);
+}
+
+TEST(BadInput, AQuoteThatNobodyClosesTakesNoOtherRowWithIt) {
+  const std::string open = "step,loss,note\n1,2.5,\"cut\n", below = "3,2.3,c\n4,2.2,\"d\"\n";
+  for (const std::string& text : {open + below, open + "2,2.4,\"closed\"\n" + below, open + "2,2.4,\"and\nso on\"\n" + below}) {
+    const ReadPoints read = ReadText(text);
+    EXPECT_THAT(Steps(read), ::testing::IsSupersetOf({3, 4})) << text;
+    EXPECT_GE(read.report.CountOf(Oddity::kUnreadable), 1u) << text;
+  }
+  std::string many = open;
+  for (int i = 2; i < 500; ++i) many += std::to_string(i) + ",2.5,c\n";
+  EXPECT_EQ(ReadText(many).points.size(), 498u);
+}
+
 TEST(BadInput, AStepBelowZeroIsNoPoint) {
   const ReadPoints read = ReadText("step:-1 loss:9.0\n" + Lines(0, 3));
   EXPECT_THAT(Steps(read), ::testing::ElementsAre(0, 1, 2, 3));

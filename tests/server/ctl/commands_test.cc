@@ -262,6 +262,14 @@ TEST_F(CtlCommands, WithoutADaemonTheAddressAndTheRemedyAreNamed) {
   }
 }
 
+TEST_F(CtlCommands, AnAddressThatIsNoneIsNotAsked) {
+  EXPECT_EQ(session.Run({"runs", "--address=http://127.0.0.1:9789"}), 2);
+  EXPECT_THAT(session.err, HasSubstr("is a URL; write HOST:PORT"));
+  session.environment["LOSSGAUGE_ADDRESS"] = "localhost";
+  EXPECT_EQ(session.Run({"verdict", "demo"}), 2);
+  EXPECT_THAT(session.err, HasSubstr("address localhost: no port; write HOST:PORT"));
+}
+
 TEST_F(CtlCommands, TheFlagBeatsTheEnvironment) {
   fake.runs["demo"] = MakeRun("demo", v1::CONTINUE, "");
   session.environment["LOSSGAUGE_ADDRESS"] = "127.0.0.1:1";

@@ -194,6 +194,43 @@ struct Points final : replay::LogSink {
   std::vector<replay::LogPoint> points;
 };
 
+TEST_F(CtlExport, ATerminalIsGivenNothingToObeyAndAFileTheNamesAsTheyAre) {
+  for (v1::Step& step : fake.steps["demo"]) step.set_attempt("a\x1b[31m\u009b2J");
+  for (const std::string format : {"csv", "jsonl"}) {
+    ASSERT_EQ(session.Run({"export", "demo", "--format", format}), 0) << session.err;
+    EXPECT_THAT(session.out, HasSubstr("\u009b"));
+    session.terminal = true;
+    ASSERT_EQ(session.Run({"export", "demo", "--format", format}), 0) << session.err;
+    session.terminal = false;
+    EXPECT_THAT(session.out, Not(HasSubstr("\x1b")));
+    EXPECT_THAT(session.out, Not(HasSubstr("\u009b")));
+    EXPECT_EQ(Lines(session.out).size(), format == "csv" ? 4u : 3u);
+  }
+}
+
+TEST_F(CtlExport, ASpreadsheetIsGivenNothingToComputeAndReplayTheNameAsItWas) {
+  for (const std::string attempt : {"=1+1", "+1", "-1", "@SUM(1)", "a\n=1"}) {
+    fake.steps["demo"].clear();
+    for (int i = 0; i < 40; ++i) {
+      v1::Step step = MakeStep(static_cast<std::uint64_t>(i) + 1, i, 2.5);
+      step.set_attempt(attempt);
+      fake.steps["demo"].push_back(step);
+    }
+    const std::string path = directory_ + "/formula.csv";
+    ASSERT_EQ(session.Run({"export", "demo", "-o", path}), 0) << session.err;
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    for (const std::string formula : {"=", "+", "-", "@"}) {
+      EXPECT_THAT(text.str(), Not(HasSubstr("," + formula))) << attempt;
+      EXPECT_THAT(text.str(), Not(HasSubstr(",\"" + formula))) << attempt;
+    }
+    Points sink;
+    ASSERT_TRUE(replay::ReadLogFile(path, &sink).ok());
+    ASSERT_EQ(sink.points.size(), 40u) << attempt;
+    EXPECT_EQ(sink.points[0].attempt_name, attempt);
+  }
+}
+
 TEST_F(CtlExport, ReplayReadsEachFormatBack) {
   // Enough of them that a reader knows a series.
   fake.steps["demo"].clear();
