@@ -3,7 +3,7 @@
 #
 #   tests/run.sh             everything: cpu preset, then the sanitizer presets over what they cover, then the CUDA code for sm_80 and sm_90a
 #   tests/run.sh --quick     the cpu preset without the slow, end-to-end and sanitizer runs
-#   tests/run.sh --nightly   everything, every source compiled by itself, CUDA for all architectures, wrong values planted in the CPU kernels
+#   tests/run.sh --nightly   everything, every source compiled by itself, CUDA for all architectures and optimized, wrong values planted in the CPU kernels
 #                            (tests/planted_faults), and each fuzzer for 60 s
 #
 # A build directory that is not there yet gets LOSSGAUGE_FAST_COMPILE (tests/fast_compile.cmake), except nightly.
