@@ -3,9 +3,12 @@
 #define LOSSGAUGE_KERNELS_CUDA_ROW_WORK_CUH_
 
 #include <climits>
+#include <new>
+#include <type_traits>
 
 #include "kernels/cuda/capped_table.cuh"
 #include "kernels/cuda/mapped_sweep.cuh"
+#include "kernels/cuda/near_cap.cuh"
 #include "kernels/cuda/row_reader.cuh"
 #include "kernels/cuda/sweep.cuh"
 
@@ -17,10 +20,29 @@ struct RowsConfig {
   static constexpr int WARPS = WARPS_, VECTORS = VECTORS_, GROUPS = GROUPS_;  // warps of a row, vectors of a lane, rows at once in a CTA
   static constexpr bool SIGNALS = SIGNALS_, MAPPED = MAP_ != LogitMap::kNone;
   static constexpr LogitMap MAP = MAP_;
-  static constexpr bool TABLE = MAP == LogitMap::kTable;
-  using Map = MappedLogits<T, !MAPPED ? LogitMap::kScale : TABLE ? LogitMap::kCap : MAP>;
+  static constexpr bool TABLE = MAP == LogitMap::kTable, NEAR = MAP == LogitMap::kCap;
+  using Map = std::conditional_t<NEAR, CapMap<T>, MappedLogits<T, !MAPPED ? LogitMap::kScale : TABLE ? LogitMap::kCap : MAP>>;
   static constexpr int GROUP_THREADS = WARPS * 32, THREADS = GROUP_THREADS * GROUPS;
   static constexpr int IN_FLIGHT = 1;  // vectors of a row read twice that a thread has on their way at once
+};
+
+// A launch's map. Where most logits are near, it is made once a CTA, in shared memory: few threads need its doubles at a time, and they would take the registers of all.
+template <class C>
+using HeldMap = std::conditional_t<C::NEAR, const typename C::Map&, const typename C::Map>;
+template <class C>
+struct SharedMap {
+  alignas(16) unsigned char bytes[C::NEAR ? sizeof(typename C::Map) : 16];
+
+  // A barrier follows.
+  __device__ __forceinline__ void Make(const CrossEntropyLaunch& a) {
+    if constexpr (C::NEAR) {
+      if (threadIdx.x == 0) new (bytes) typename C::Map(a.logit_scale, a.logit_softcap);
+    }
+  }
+  __device__ __forceinline__ HeldMap<C> Get(const CrossEntropyLaunch& a) const {
+    if constexpr (C::NEAR) return *reinterpret_cast<const typename C::Map*>(bytes);
+    else return typename C::Map(C::MAPPED ? a.logit_scale : 1., C::MAPPED ? a.logit_softcap : 0.);
+  }
 };
 
 // Reductions over the warps of a row; every thread of the group calls, every thread gets the result.
@@ -90,18 +112,68 @@ struct RowWork {
 
   __device__ __forceinline__ double Z(float logit) const { return C::MAPPED ? ExactMap{a.logit_scale, a.logit_softcap}.Z(logit) : logit; }
 
+  // In a lane each: one behind the other they would take as long as a short row.
+  struct ThreeZ {
+    double target, top, magnitude;
+  };
+  __device__ __forceinline__ ThreeZ ZOfThree(float of_target, float of_top, float of_magnitude) const {
+    const double z = Z(group.lane == 0 ? of_target : group.lane == 1 ? of_top : of_magnitude);
+    return {__shfl_sync(~0u, z, 0), __shfl_sync(~0u, z, 1), __shfl_sync(~0u, z, 2)};
+  }
+
+  // Which vectors of a warp, `count` of them from `first` on a step of the group apart, are columns of the row other than the target.
+  struct WholeVectors {
+    int target_vector, first_whole, end_whole, warp;
+    __device__ __forceinline__ bool operator()(int first, int count) const {
+      constexpr int kStep = C::GROUP_THREADS;
+      const int begin = first + warp * 32, to_target = target_vector - begin;
+      const bool has_target = static_cast<unsigned>(to_target) < static_cast<unsigned>(count * kStep) && (to_target & (kStep - 1)) < 32;
+      return begin >= first_whole && begin + (count - 1) * kStep + 32 <= end_whole && !has_target;
+    }
+  };
+  __device__ __forceinline__ WholeVectors Wholes() const {
+    return {(target + reader.head) / kElements, reader.head != 0, (reader.head + reader.vocab) / kElements, group.warp};
+  }
+
+  // Calls near(vector, packed) for vectors of nothing but columns of the row other than the target, and near_some for the others. Those of which these return
+  // false, to all lanes of a warp alike, are read again and go to far, which is to ask each time what of them counts. IN_FLIGHT vectors are on their way meanwhile.
+  template <class Near, class NearSome, class Far>
+  __device__ __forceinline__ void ForNearVectors(const Near& near, const NearSome& near_some, const Far& far) const {
+    constexpr int kStep = C::GROUP_THREADS, kDepth = C::IN_FLIGHT, kBatch = 32;
+    static_assert(kBatch % kDepth == 0, "a bit for each vector of a batch");
+    const WholeVectors is_whole = Wholes();
+    const auto within_row = [&](int v) { return v >= is_whole.first_whole && v < is_whole.end_whole; };
+    uint4 coming[kDepth];
+#pragma unroll
+    for (int j = 0; j < kDepth; ++j) {
+      if (within_row(j * kStep + group.thread)) coming[j] = reader.LoadWhole(j * kStep + group.thread);
+    }
+    for (int batch = 0; batch < reader.vectors; batch += kBatch * kStep) {
+      uint32_t left = 0;
+      for (int i = 0; i < kBatch && batch + i * kStep < reader.vectors; i += kDepth) {
+#pragma unroll
+        for (int j = 0; j < kDepth; ++j) {
+          const int first = batch + (i + j) * kStep, v = first + group.thread;
+          if (first >= reader.vectors) break;
+          const uint4 q = coming[j];
+          if (within_row(v + kDepth * kStep)) coming[j] = reader.LoadWhole(v + kDepth * kStep);
+          if (!(is_whole(first, 1) ? near(v, q) : near_some(v, within_row(v) ? q : reader.Load(v)))) left |= 1u << (i + j);
+        }
+      }
+#pragma unroll 1
+      for (; left != 0; left &= left - 1) {
+        const int v = batch + (__ffs(static_cast<int>(left)) - 1) * kStep + group.thread;
+        far(v, reader.Load(v));
+      }
+    }
+  }
+
   // Calls whole(vector, packed[]) for vectors v, v + GROUP_THREADS, ... of this thread that are columns of the row other than the target, or some(vector, packed)
   // for one of which that is not so for some lane of the warp; the same of both for all lanes, also beyond the row's end. Held vectors come from `held`.
   template <class Whole, class Some>
   __device__ __forceinline__ void ForVectors(const uint4* held, const Whole& whole, const Some& some) const {
     constexpr int kStep = C::GROUP_THREADS, kMany = C::IN_FLIGHT;
-    const int target_vector = (target + reader.head) / kElements;
-    const int first_whole = reader.head != 0, end_whole = (reader.head + reader.vocab) / kElements;
-    const auto is_whole = [&](int first, int count) {  // of the warp
-      const int begin = first + group.warp * 32, to_target = target_vector - begin;
-      const bool has_target = static_cast<unsigned>(to_target) < static_cast<unsigned>(count * kStep) && (to_target & (kStep - 1)) < 32;
-      return begin >= first_whole && begin + (count - 1) * kStep + 32 <= end_whole && !has_target;
-    };
+    const WholeVectors is_whole = Wholes();
     const auto one = [&](int first, const uint4& q) {
       const uint4 packed[1] = {q};
       if (is_whole(first, 1)) whole(first + group.thread, packed);
@@ -126,32 +198,55 @@ struct RowWork {
     }
   }
 
+  template <class Far>
+  __device__ __forceinline__ NearReduction<T, C::SIGNALS, Far> MakeNear(const Far& far) const {
+    return {map, far};
+  }
+
   __device__ __forceinline__ FirstSweep Reduce(const uint4* held) const {
     const bool smoothing = a.label_smoothing != 0.f;
     auto r = [&] {
       if constexpr (C::TABLE) return TableReduction<C::SIGNALS>(map, CapTable(a, table));
+      else if constexpr (C::NEAR) return MakeNear(MappedReduction<T, C::MAP, C::SIGNALS>(map));
       else if constexpr (C::MAPPED) return MappedReduction<T, C::MAP, C::SIGNALS>(map);
       else return Reduction<T, C::SIGNALS>(UnscaledSlopes());
     }();
-    ForVectors(
-        held,
-        [&](int, const auto& packed) {
-          if constexpr (C::MAPPED) r.Take(packed[0], smoothing);
-          else r.Take(packed, smoothing);
-        },
-        [&](int v, const uint4& q) { r.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing); });
+    if constexpr (C::NEAR) {
+      ForNearVectors([&](int, const uint4& q) { return r.TakeNear(q, smoothing); },
+                     [&](int v, const uint4& q) { return r.TakeNearSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing); },
+                     [&](int v, const uint4& q) { r.TakeFar(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing); });
+    } else {
+      ForVectors(
+          held,
+          [&](int, const auto& packed) {
+            if constexpr (C::MAPPED) r.Take(packed[0], smoothing);
+            else r.Take(packed, smoothing);
+          },
+          [&](int v, const uint4& q) { r.TakeSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, smoothing); });
+    }
     FirstSweep f;
-    const double exact_z_target = Z(target_logit);
+    float4 most;
+    ThreeZ exact;
+    if constexpr (C::MAPPED) {
+      most = group.All(make_float4(WarpMax(r.Largest()), WarpMax(r.LargestMagnitude()), 0.f, 0.f), MaxFour());
+      exact = ZOfThree(target_logit, map.Turned(most.x), most.y);
+    } else {
+      exact.target = target_logit;
+    }
+    const double exact_z_target = exact.target;
     const float z_target = static_cast<float>(exact_z_target);
     const float z_target_low = fabsf(z_target) < INFINITY ? static_cast<float>(exact_z_target - z_target) : 0.f;
     if constexpr (C::MAPPED) {
-      const float4 most = group.All(make_float4(WarpMax(r.Largest()), WarpMax(r.LargestMagnitude()), 0.f, 0.f), MaxFour());
       f.largest = map.Turned(fmaxf(most.x, map.Turned(target_logit)));
-      f.others_top = fmax(Z(map.Turned(most.x)), static_cast<double>(kLowest));
+      f.others_top = fmax(exact.top, static_cast<double>(kLowest));
       f.others_max = static_cast<float>(f.others_top);
       if constexpr (C::TABLE) f.others_top = f.others_max;
-      f.max_abs = fabsf(static_cast<float>(Z(most.y)));
-      const float sum = WarpSum(r.Sum(C::TABLE ? f.others_max : most.x)), z_sum = smoothing ? WarpSum(static_cast<float>(r.SumOfZ())) : 0.f;
+      f.max_abs = fabsf(static_cast<float>(exact.magnitude));
+      const float mine = [&] {
+        if constexpr (C::NEAR) return r.Sum(most.x, f.others_top * kLog2EDouble);
+        else return r.Sum(C::TABLE ? f.others_max : most.x);
+      }();
+      const float sum = WarpSum(mine), z_sum = smoothing ? WarpSum(static_cast<float>(r.SumOfZ())) : 0.f;
       const float4 total = group.All(make_float4(sum, z_sum, 0.f, 0.f), AddFour());
       f.others = total.x;
       f.others_z = total.y;
@@ -221,17 +316,34 @@ struct RowWork {
       if (g.after != 1.f) o = sweep.After(o);
       if (v < reader.vectors) reader.Store(v, o);
     };
-    ForVectors(
-        held,
-        [&](int v, const auto& packed) {
-          constexpr int kCount = sizeof(packed) / sizeof(uint4);
+    if constexpr (C::NEAR) {
+      ForNearVectors(
+          [&](int v, const uint4& q) {
+            uint4 o;
+            const bool taken = g.plain() && sweep.TakeNear(q, &o);
+            if (taken) reader.Store(v, o);
+            return taken;
+          },
+          [&](int v, const uint4& q) {
+            uint4 o;
+            const bool taken = g.plain() && sweep.TakeNearSome(q, reader.Column(v), reader.vocab, target, v < reader.vectors, &o);
+            if (taken && v < reader.vectors) reader.Store(v, o);
+            return taken;
+          },
+          some);
+    } else {
+      ForVectors(
+          held,
+          [&](int v, const auto& packed) {
+            constexpr int kCount = sizeof(packed) / sizeof(uint4);
 #pragma unroll
-          for (int i = 0; i < kCount; ++i) {
-            if (g.plain()) reader.Store(v + i * C::GROUP_THREADS, sweep.Take(packed[i]));
-            else some(v + i * C::GROUP_THREADS, packed[i]);
-          }
-        },
-        some);
+            for (int i = 0; i < kCount; ++i) {
+              if (g.plain()) reader.Store(v + i * C::GROUP_THREADS, sweep.Take(packed[i]));
+              else some(v + i * C::GROUP_THREADS, packed[i]);
+            }
+          },
+          some);
+    }
     if constexpr (!C::SIGNALS) return {};
     const float squares = sweep.Squares(group.lane) * restore * restore;
     const float4 all = group.All(make_float4(WarpSum(sweep.Mass()), WarpSum(squares), 0.f, 0.f), AddFour());

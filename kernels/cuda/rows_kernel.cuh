@@ -47,7 +47,7 @@ __device__ __noinline__ void BookRows(const CrossEntropyLaunch& a, const RowResu
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : C::MAPPED ? 2 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
+__global__ void __launch_bounds__(C::THREADS, C::TABLE || C::NEAR ? 3 : C::MAPPED ? 2 : 1) RowsKernel(const __grid_constant__ CrossEntropyLaunch a) {
   using T = typename C::T;
   __shared__ float4 scratch[C::GROUPS][C::WARPS];
   __shared__ CtaTally tallies[C::GROUPS];
@@ -61,11 +61,13 @@ __global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : C::MAPPED ? 2 : 1) 
   // Read once for all, who must agree which row takes another look, where they wait for each other: launches on other streams raise it meanwhile.
   __shared__ unsigned largest_before;
   if (C::SIGNALS && threadIdx.x == 0) largest_before = static_cast<unsigned>(a.counters->worst_logit.high >> 32) & 0x7fffffffu;
+  __shared__ SharedMap<C> shared_map;
+  shared_map.Make(a);
   __syncthreads();
   const int group_index = threadIdx.x / C::GROUP_THREADS, lane = threadIdx.x & 31;
   const Group<C> group{scratch, group_index, static_cast<int>(threadIdx.x % C::GROUP_THREADS) >> 5, lane,
                        static_cast<int>(threadIdx.x % C::GROUP_THREADS)};
-  const typename C::Map map(C::MAPPED ? a.logit_scale : 1., C::MAPPED ? a.logit_softcap : 0.);
+  HeldMap<C> map = shared_map.Get(a);
   const double denominator = ReadDenominator(a);
   unsigned best_abs = C::SIGNALS ? largest_before : 0u;
 
@@ -83,9 +85,12 @@ __global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : C::MAPPED ? 2 : 1) 
     const long long target = next_target;
     if (row + step < a.rows) {
       next_target = ReadTarget(a, row + step);
-      if constexpr (C::VECTORS > 0) {
+      if constexpr (C::VECTORS > 0 || C::NEAR) {
         const unsigned char* const next = a.logits + (row + step) * a.row_stride_bytes;
-        for (int at = group.thread * 128; at < a.vocab_size * Element<T>::kBytes; at += C::GROUP_THREADS * 128)
+        // Of a row that is read twice only what is wanted first: the L2 has to keep the rows that are being read.
+        const int bytes = C::VECTORS > 0 ? a.vocab_size * Element<T>::kBytes
+                                         : static_cast<int>(min(static_cast<long long>(a.vocab_size) * Element<T>::kBytes, 16ll * C::IN_FLIGHT * C::GROUP_THREADS));
+        for (int at = group.thread * 128; at < bytes; at += C::GROUP_THREADS * 128)
           asm volatile("prefetch.global.L2 [%0];" ::"l"(next + at));
       }
     }
@@ -139,7 +144,10 @@ __global__ void __launch_bounds__(C::THREADS, C::TABLE ? 3 : C::MAPPED ? 2 : 1) 
         // The gradient's exponentials are relative to the largest z as rounded to fp32.
         const float unit = C::MAP == LogitMap::kScale ? ExpExact(work.Z(f.largest) - g.max) : 1.f;
         g.target *= map.SlopeAt(work.target_logit);
-        emitted = work.WriteGradient(held, MappedGradient<T, C::MAP, C::SIGNALS>(g, map, reference, unit), f.sums.target, factor.restore);
+        using Far = MappedGradient<T, C::MAP, C::SIGNALS>;
+        Far far(g, map, reference, unit);
+        if constexpr (C::NEAR) emitted = work.WriteGradient(held, NearGradient<T, C::SIGNALS, Far>(map, g, g.max, far), f.sums.target, factor.restore);
+        else emitted = work.WriteGradient(held, far, f.sums.target, factor.restore);
       } else {
         emitted = work.WriteGradient(held, GradientSweep<T, C::SIGNALS>(g, UnscaledSlopes()), f.sums.target, factor.restore);
       }

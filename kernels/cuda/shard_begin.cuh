@@ -65,7 +65,10 @@ __global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardBeginKernel(const __
   }
   const int group_index = threadIdx.x / C::GROUP_THREADS, lane = threadIdx.x & 31;
   const Group<C> group{scratch, group_index, static_cast<int>(threadIdx.x % C::GROUP_THREADS) >> 5, lane, static_cast<int>(threadIdx.x % C::GROUP_THREADS)};
-  const typename C::Map map(C::MAPPED ? a.loss.logit_scale : 1., C::MAPPED ? a.loss.logit_softcap : 0.);
+  __shared__ SharedMap<C> shared_map;
+  shared_map.Make(a.loss);
+  if constexpr (C::NEAR) __syncthreads();
+  HeldMap<C> map = shared_map.Get(a.loss);
   const long long step = static_cast<long long>(gridDim.x) * C::GROUPS;
   const long long first = static_cast<long long>(blockIdx.x) * C::GROUPS + group_index;
   int count = 0;

@@ -90,7 +90,10 @@ __device__ __forceinline__ typename RowWork<C>::Emitted WriteShardGradient(const
   if constexpr (C::MAPPED) {
     const auto reference = work.map.AtZ(m.max);
     if (m.hit) g.target *= work.map.SlopeAt(work.target_logit);
-    return work.WriteGradient(nullptr, MappedGradient<T, C::MAP, C::SIGNALS>(g, work.map, reference, 1.f), target_exponential, factor.restore);
+    using Far = MappedGradient<T, C::MAP, C::SIGNALS>;
+    Far far(g, work.map, reference, 1.f);
+    if constexpr (C::NEAR) return work.WriteGradient(nullptr, NearGradient<T, C::SIGNALS, Far>(work.map, g, m.max, far), target_exponential, factor.restore);
+    else return work.WriteGradient(nullptr, far, target_exponential, factor.restore);
   } else {
     return work.WriteGradient(nullptr, GradientSweep<T, C::SIGNALS>(g, UnscaledSlopes()), target_exponential, factor.restore);
   }
@@ -141,10 +144,12 @@ __global__ void __launch_bounds__(C::THREADS, C::CTAS) ShardFinishKernel(const _
   if (C::SIGNALS && threadIdx.x == 0) largest_before = static_cast<unsigned>(a.loss.counters->worst_logit.high >> 32) & 0x7fffffffu;
   for (unsigned i = threadIdx.x; i < sizeof(tallies) / 8; i += C::THREADS) reinterpret_cast<Word*>(tallies)[i] = 0;
   JudgeSenders(a, senders);
+  __shared__ SharedMap<C> shared_map;
+  shared_map.Make(a.loss);
   __syncthreads();
   const int group_index = threadIdx.x / C::GROUP_THREADS, lane = threadIdx.x & 31;
   const Group<C> group{scratch, group_index, static_cast<int>(threadIdx.x % C::GROUP_THREADS) >> 5, lane, static_cast<int>(threadIdx.x % C::GROUP_THREADS)};
-  const typename C::Map map(C::MAPPED ? a.loss.logit_scale : 1., C::MAPPED ? a.loss.logit_softcap : 0.);
+  HeldMap<C> map = shared_map.Get(a.loss);
   WholeRow* const merged = merged_rows[group_index];
   CtaTally& tally = tallies[group_index];
   unsigned best_abs = C::SIGNALS ? largest_before : 0u;

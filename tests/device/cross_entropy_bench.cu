@@ -260,6 +260,8 @@ int main(int argc, char** argv) {
       {8192, 32000, 0, 0, 0, 0, 1, 0, LG_FP16},     {8192, 32000, 0, 0, 0, 0, 1, 30, LG_FP16},   {8192, 32000, 0, 0, 0, 0, 0.25, 0, LG_FP16},
       {8192, 32000, 0, 0, 0, 0, 1, 0, LG_FP32},     {8192, 32000, 0, 0, 0, 0, 1, 30, LG_FP32},   {8192, 32000, 0, 0, 0, 0, 0.25, 0, LG_FP32},
       {8192, 128256, 0, 0, 0, 0, 1, 0, LG_FP32},    {8192, 128256, 0, 0, 0, 0, 1, 30, LG_FP32},
+      // Logits that the cap bends much: a standard deviation of 4, and of 8.
+      {8192, 32000, 0, 0, 0, 0, 4, 30, LG_FP16},    {8192, 32000, 0, 0, 0, 0, 8, 30, LG_FP16},   {8192, 32000, 0, 0, 0, 0, 8, 30, LG_FP32},
   };
   for (const Shape& shape : shapes) {
     if (Wanted(shape, std::max(argc - 2, 0), argv + 2)) Run(b, shape, repetitions);

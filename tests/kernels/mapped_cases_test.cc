@@ -163,6 +163,37 @@ TEST(Mapped, InfinitiesAndNaN) {
   }
 }
 
+// Backends may work out small logits in other ways than large ones: around three quarters of the cap, and with a confident target on each side of it.
+TEST(Mapped, LogitsOfAllSizesUpToTheCap) {
+  for (const std::int64_t columns : {300, 12000, 70001}) {
+    for (const double scale : {1., -1.}) {
+      for (const double cap : {4., 30., 50., 50.5}) {
+        if (columns > 20000 && (scale < 0 || cap == 4.)) continue;
+        Problem problem;
+        problem.rows = 6;
+        problem.columns = columns;
+        problem.targets = {1, columns / 2, columns - 1, 7, columns / 3, 11};
+        problem.logits.resize(static_cast<std::size_t>(6 * columns));
+        const double top[] = {0.5, 0.75, 0.76, 0.9, 1.2, 0.74};
+        for (std::int64_t i = 0; i < 6; ++i) {
+          for (std::int64_t j = 0; j < columns; ++j) {
+            const double share = static_cast<double>((j * 7919) % columns) / static_cast<double>(columns);
+            problem.logits[static_cast<std::size_t>(i * columns + j)] =
+                scale * top[i] * cap * (i < 4 ? 2 * share - 1 : share - 1);
+          }
+        }
+        // Confident: what the loss is made of are the others, far below.
+        problem.logits[static_cast<std::size_t>(4 * columns + problem.targets[4])] = scale * 0.8 * cap;
+        problem.logits[static_cast<std::size_t>(5 * columns + problem.targets[5])] = scale * 0.7 * cap;
+        ExpectRight(problem, scale, cap);
+        problem.label_smoothing = 0.1;
+        problem.z_loss_weight = 1e-4;
+        ExpectRight(problem, scale, cap);
+      }
+    }
+  }
+}
+
 // Where different logits have one z in fp32, the lowest column is the largest logit's and the correct target's.
 TEST(Mapped, TiesAreThoseOfTheCappedLogits) {
   for (const std::int64_t columns : {40, 12000, 70001}) {
