@@ -32,7 +32,7 @@ constexpr std::array<Entry, static_cast<std::size_t>(Condition::kCount)> kRules 
      {"The loss settled on a higher level than before, without a spike.",
       "The sum of the deviations beyond {level_shift.slack_deviations} reached {level_shift.alarm_deviations}, against a baseline that stands still while "
       "the sum rises. Shifts below {level_shift.floor_nats} nats are only information.",
-      "It is over when the loss is back at its old level.",
+      "It is over when the loss is back at its old level, or when it is acknowledged: then the new level is the normal one.",
       "WATCH from {level_shift.floor_nats} nats on. One that drifts on to {loss.divergence_nats} nats and stays there {loss.unrecovered_steps} steps is a "
       "divergence, which asks for RESTART; acknowledging it before says that it is meant."}},
     {Condition::kDivergence,

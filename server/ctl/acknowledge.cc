@@ -34,7 +34,8 @@ Command AcknowledgeCommand() {
   return {.name = "ack",
           .operands = "INCIDENT",
           .summary = "acknowledge an incident: someone is on it",
-          .details = "INCIDENT is the id that `lossgaugectl incidents RUN` shows. The verdict does not change by it.",
+          .details = "INCIDENT is the id that `lossgaugectl incidents RUN` shows. The verdict does not change by it, but that an open "
+                     "level_shift ends: its level is the normal one from there on.",
           .flags = {{"by", FlagKind::kText, "NAME", "who acknowledges (default: $USER)"},
                     {"comment", FlagKind::kText, "TEXT", "what is known or being done"}},
           .remote = true,

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMessageBytes = std::size_t{256} << 10;  // frames are gathered up to about this
 constexpr std::int64_t kWelcomeWithinNs = 10'000'000'000;
+constexpr std::chrono::seconds kEndWithin(1);
 constexpr std::uint32_t kLeastInFlight = 1;
 
 std::string StatusText(const grpc::Status& status) {
@@ -124,22 +125,28 @@ std::string ForwardClient::RunSession() {
   // A daemon that takes the connection and says nothing must not hold us for ever.
   std::mutex welcome_mutex;
   std::condition_variable welcome_seen;
-  bool welcomed = false;
+  bool welcomed = false, silent = false;
   std::thread watchdog([&] {
     std::unique_lock lock(welcome_mutex);
-    if (!welcome_seen.wait_for(lock, std::chrono::nanoseconds(kWelcomeWithinNs), [&] { return welcomed; })) context.TryCancel();
+    silent = !welcome_seen.wait_for(lock, std::chrono::nanoseconds(kWelcomeWithinNs), [&] { return welcomed; });
+    if (silent) context.TryCancel();
   });
   v1::ForwardResponse response;
-  const bool is_open = session.stream->Write(request) && session.stream->Read(&response) && response.has_welcome();
+  const bool answered = session.stream->Write(request) && session.stream->Read(&response);
   {
     const std::lock_guard lock(welcome_mutex);
     welcomed = true;
   }
   welcome_seen.notify_all();
   watchdog.join();
-  if (!is_open) {
+  if (!answered) {  // it has ended: cancelling it would put a status of our own in the place of the one that says why
+    const grpc::Status status = session.stream->Finish();
+    return silent ? absl::StrCat("no answer within ", kWelcomeWithinNs / 1'000'000'000, " s") : StatusText(status);
+  }
+  if (!response.has_welcome()) {
     context.TryCancel();
-    return StatusText(session.stream->Finish());
+    session.stream->Finish();
+    return "its first answer is no Welcome";
   }
   session.max_batch_bytes = std::max<std::uint64_t>(response.welcome().max_batch_bytes(), 1024);
   session.max_in_flight = std::max(response.welcome().max_batches_in_flight(), kLeastInFlight);
@@ -192,7 +199,12 @@ std::string ForwardClient::RunSession() {
              (!has_room && session.in_flight.size() < in_flight);
     });
   }
-  context.TryCancel();
+  {
+    std::unique_lock lock(mutex_);
+    // Where nothing can be written any more, the end with its reason is on the way.
+    wake_.wait_for(lock, kEndWithin, [&] { return stop_ || session.broken; });
+    if (!session.broken) context.TryCancel();
+  }
   acknowledgements.join();
   const grpc::Status status = session.stream->Finish();
   return StatusText(status);

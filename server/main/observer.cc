@@ -266,6 +266,10 @@ absl::Status Observer::MakeForwardSource() {
   p.forwarded = std::make_unique<ingest::ForwardSource>(options, p.inbox.get(), &p.clock);
   ingest::IngestServiceOptions service;
   service.instance = NodeName();
+  if (p.access->grpc_guard().read_only()) {
+    spdlog::warn("this daemon takes no records: --grpc_listen={} can be reached from elsewhere, and there is no --token_file; give it one, and sidecars one of its "
+                 "tokens by --forward_token_file", flags_.grpc_listen);
+  }
   const auto gate = std::make_shared<rpc::CallGate>(&p.access->grpc_guard(), &p.access->grpc_limiter(), &p.access->counters());
   service.admit = [gate](const grpc::ServerContextBase& context) { return gate->WritingStream(context); };
   service.client_of = [](const grpc::ServerContextBase& context) { return transport::ClientOfPeer(context.peer()); };

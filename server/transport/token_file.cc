@@ -98,11 +98,11 @@ bool TokenFile::Holds(std::string_view token_untrusted) {
 }
 
 absl::Status WriteGuard::Check(std::string_view authorization_untrusted) const {
-  if (tokens_ == nullptr && loopback_) return absl::OkStatus();
-  if (tokens_ == nullptr) {
+  if (read_only()) {
     counters_->Refuse(protocol_, state::Refusal::kReadOnly);
     return absl::PermissionDeniedError("this lossgauged is read-only: others than this machine can reach it and it was given no --token_file");
   }
+  if (tokens_ == nullptr) return absl::OkStatus();
   std::string_view token = authorization_untrusted;
   if (SkipBearer(&token) && tokens_->Holds(Trimmed(token))) return absl::OkStatus();
   counters_->Refuse(protocol_, state::Refusal::kToken);

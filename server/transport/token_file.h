@@ -54,6 +54,7 @@ class WriteGuard {
   // `authorization`: the header or metadata of that name, "" if there is none. UNAUTHENTICATED: no good token; PERMISSION_DENIED: read-only.
   // Refusals are counted.
   absl::Status Check(std::string_view authorization_untrusted) const;
+  bool read_only() const { return tokens_ == nullptr && !loopback_; }
 
  private:
   const state::Protocol protocol_;

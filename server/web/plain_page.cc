@@ -1,12 +1,14 @@
 #include "server/web/plain_page.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "server/api/convert_verdict.h"
 
 namespace lossgauge::web {
@@ -53,6 +55,13 @@ std::string Row(const v1::Run& run) {
                       NamedCell("Perplexity", Figure(step.has_perplexity(), step.perplexity())), NamedCell("Open incidents", Incidents(run)), "</tr>\n");
 }
 
+// When the newest verdict was given: a table that somebody printed, or whose refresh fails, says of when it is.
+std::string AsOf(const v1::ListRunsResponse& runs) {
+  std::int64_t newest = 0;
+  for (const v1::Run& run : runs.runs()) newest = std::max<std::int64_t>(newest, run.verdict().evaluated_at().seconds());
+  return newest == 0 ? "" : absl::FormatTime(", as of %Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(newest), absl::UTCTimeZone());
+}
+
 }  // namespace
 
 std::string PlainPage(const v1::ListRunsResponse& runs) {
@@ -68,7 +77,8 @@ std::string PlainPage(const v1::ListRunsResponse& runs) {
   if (sorted.empty()) {
     page += "<p class=\"plain\">No run yet. A job that opens a gauge in the ring directory appears here by itself.</p>\n";
   } else {
-    page += "<div class=\"plain-runs\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table role=\"table\">\n<caption>Runs, worst verdict first</caption>\n<thead role=\"rowgroup\"><tr role=\"row\">";
+    absl::StrAppend(&page, "<div class=\"plain-runs\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\"><table role=\"table\">\n<caption>Runs, worst verdict first", AsOf(runs),
+                    "</caption>\n<thead role=\"rowgroup\"><tr role=\"row\">");
     for (const char* column : {"Run", "Verdict", "Reason", "Step", "Loss (nats/token)", "Perplexity", "Open incidents"}) {
       absl::StrAppend(&page, "<th scope=\"col\" role=\"columnheader\">", column, "</th>");
     }

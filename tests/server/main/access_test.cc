@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "server/transport/httplib.h"
 #include "tests/scratch_directory.h"
@@ -115,6 +119,27 @@ TEST_F(AccessTest, ListeningWiderInTheClearIsReadOnlyAndSaysSo) {
   EXPECT_THAT(page->body, HasSubstr("lossgauge_listening_without_tls{protocol=\"grpc\"} 1\n"));
   EXPECT_THAT(page->body, HasSubstr("lossgauge_listening_without_tls{protocol=\"http\"} 1\n"));
   EXPECT_THAT(page->body, HasSubstr("lossgauge_requests_refused_total{protocol=\"grpc\",cause=\"read_only\"} 1\n"));
+}
+
+TEST_F(AccessTest, ADaemonThatTakesNoRecordsSaysSoAndSidecarsSayWhy) {
+  const auto end_to_end = [&](const std::vector<std::string>& of_daemon, const std::vector<std::string>& of_sidecar, const std::string& name) {
+    std::vector<std::string> flags = {"daemon", "--state_dir=none", "--http_listen=none"};
+    flags.insert(flags.end(), of_daemon.begin(), of_daemon.end());
+    testing::DaemonProcess daemon(flags, directory_ / (name + "-daemon"));
+    const std::string address = daemon.Address("gRPC");
+    flags = {"sidecar", "--ring_dir=" + directory_.path(), "--state_dir=none", "--http_listen=none", "--grpc_listen=none",
+             "--forward_to=127.0.0.1" + address.substr(address.rfind(':'))};
+    flags.insert(flags.end(), of_sidecar.begin(), of_sidecar.end());
+    testing::DaemonProcess sidecar(flags, directory_ / (name + "-sidecar"));
+    EXPECT_TRUE(sidecar.WaitForLog("trying again")) << sidecar.Log();
+    return std::pair(daemon.Log(), sidecar.Log());
+  };
+  auto [daemon, sidecar] = end_to_end({"--grpc_listen=0.0.0.0:0"}, {}, "open");
+  EXPECT_THAT(daemon, HasSubstr("this daemon takes no records"));
+  EXPECT_THAT(sidecar, HasSubstr("this lossgauged is read-only"));
+  std::tie(daemon, sidecar) = end_to_end({"--grpc_listen=127.0.0.1:0", "--token_file=" + (directory_ / "tokens")}, {}, "token");
+  EXPECT_THAT(daemon, ::testing::Not(HasSubstr("takes no records")));
+  EXPECT_THAT(sidecar, HasSubstr("this call writes and needs a token"));
 }
 
 TEST_F(AccessTest, FlagsThatMakeNoSenseEndWithTwo) {

@@ -152,6 +152,7 @@ TEST_F(WebServerTest, APlainTableShowsRunsAndVerdictsWorstFirstAndTheirNamesAsTe
   EXPECT_NE(go_on, std::string::npos);
   EXPECT_LT(halt, go_on) << answer.body;
   EXPECT_THAT(answer.body, HasSubstr("integrity since step 40"));
+  EXPECT_THAT(answer.body, HasSubstr("<caption>Runs, worst verdict first, as of 2026-03-04 05:06:07 UTC</caption>"));
   EXPECT_THAT(answer.body, Not(HasSubstr("<img")));
   EXPECT_THAT(answer.body, Not(HasSubstr("<script")));
   Publish({});
