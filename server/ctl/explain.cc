@@ -22,7 +22,7 @@ void Print(const v1::Explanation& story, Io& io) {
   if (!story.policy_version().empty()) io.out << "\nJudged by policy " << Printable(story.policy_version()) << ".\n";
 }
 
-int Run(const Options& options, Io& io) {
+int RunExplain(const Options& options, Io& io) {
   v1::ExplainRequest request;
   request.set_run(options.operand(0));
   if (options.operands().size() > 1) request.set_incident(options.operand(1));
@@ -49,7 +49,7 @@ Command ExplainCommand() {
                      "`incidents` gives the ids.",
           .flags = {},
           .remote = true,
-          .run = Run};
+          .run = RunExplain};
 }
 
 }  // namespace lossgauge::ctl
