@@ -144,6 +144,20 @@ bool ApiRoutes::Get(const std::string& path, const std::string& target_untrusted
   return true;
 }
 
+absl::StatusOr<v1::ListRunsResponse> ApiRoutes::RunsAndPast(bool* history_read) const {
+  const Place place(&history_, limits_.max_history);
+  v1::ListRunsRequest request;
+  if (place.has()) {
+    request.set_include_past(true);
+    auto runs = api_.ListRuns(request);
+    *history_read = runs.ok();
+    if (runs.ok()) return runs;
+  }
+  *history_read = false;
+  request.set_include_past(false);
+  return api_.ListRuns(request);
+}
+
 void ApiRoutes::Compare(const std::string& target_untrusted, httplib::Response& response) const {
   v1::CompareRunsRequest request;
   if (!Fill(target_untrusted, &request, response)) return;

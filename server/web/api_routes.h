@@ -41,6 +41,8 @@ class ApiRoutes {
 
   // False if `path` is none of ours.
   bool Get(const std::string& path, const std::string& target_untrusted, httplib::Response& response) const;
+  // Runs of the past with them, unless the history is too busy or cannot be read: who asks for what is live gets that.
+  absl::StatusOr<v1::ListRunsResponse> RunsAndPast(bool* history_read) const;
   // Waits for the drain thread, at most the reply timeout.
   void Acknowledge(const std::string& body_untrusted, httplib::Response& response) const;
   void ReportAction(const std::string& body_untrusted, httplib::Response& response) const;

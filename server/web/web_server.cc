@@ -217,10 +217,11 @@ struct WebServer::Running {
   }
 
   void SendPlainPage(httplib::Response& response) const {
-    const absl::StatusOr<v1::ListRunsResponse> runs = api.ListRuns(v1::ListRunsRequest());
+    bool history_read = false;
+    const absl::StatusOr<v1::ListRunsResponse> runs = routes.RunsAndPast(&history_read);
     if (!runs.ok()) return SetError(runs.status(), response);
     response.set_header("Cache-Control", "no-store");
-    response.set_content(PlainPage(*runs), "text/html; charset=utf-8");
+    response.set_content(PlainPage(*runs, history_read), "text/html; charset=utf-8");
     response.status = 200;
   }
 

@@ -239,6 +239,9 @@ TEST_F(WebLimitsTest, HistoryTakesItsShareOfThreadsAndMetricsHaveTheRest) {
   EXPECT_EQ(Get("/metrics").status, 200);
   EXPECT_EQ(Get("/-/healthy").status, 200);
   EXPECT_EQ(Get("/api/v1/runs").status, 200);
+  const std::string plain = Get("/plain").body;
+  EXPECT_THAT(plain, HasSubstr(">a</th>")) << "what is live needs no history";
+  EXPECT_THAT(plain, HasSubstr("Earlier runs cannot be listed just now."));
   EXPECT_EQ(Get("/api/v1/verdict?run=a").status, 200);
   gate.Open();
   EXPECT_EQ(first.ReadAnswer().status, 200);

@@ -159,6 +159,26 @@ TEST_F(WebServerTest, APlainTableShowsRunsAndVerdictsWorstFirstAndTheirNamesAsTe
   EXPECT_THAT(Get("/plain").body, HasSubstr("No run yet."));
 }
 
+TEST_F(WebServerTest, ThePlainPageListsRunsOfThePastNewestFirstAndNotWithoutBound) {
+  StartServer();
+  Publish({MakeRun("live", 1, 4)});
+  history_->runs = {{"live", testing::kNow}, {"<b>night</b>", testing::kNow - 60'000'000'000}, {"older", 0}};
+  const std::string page = Get("/plain").body;
+  const std::size_t past = page.find("<caption>Earlier runs, newest first</caption>");
+  ASSERT_NE(past, std::string::npos) << page;
+  const std::size_t newer = page.find(">&lt;b&gt;night&lt;/b&gt;</th><td role=\"cell\" data-name=\"Last written\">2026-03-04 05:05:07 UTC</td>", past);
+  ASSERT_NE(newer, std::string::npos) << page;
+  EXPECT_NE(page.find(">older</th><td role=\"cell\" data-name=\"Last written\">–</td>", newer), std::string::npos) << page;
+  EXPECT_EQ(page.find(">live</th>", past), std::string::npos) << "it is live";
+  for (int i = 0; i < 200; ++i) history_->runs.push_back({"sweep-" + std::to_string(i), testing::kNow});
+  const std::string bounded = Get("/plain").body;
+  EXPECT_THAT(bounded, HasSubstr("<caption>Earlier runs, newest first: 100 of 202</caption>"));
+  EXPECT_THAT(bounded, HasSubstr(">sweep-97</th>"));
+  EXPECT_THAT(bounded, Not(HasSubstr(">sweep-98</th>")));
+  Publish({});
+  EXPECT_THAT(Get("/plain").body, HasSubstr("No run is live."));
+}
+
 TEST_F(WebServerTest, EveryAnswerCarriesTheSecurityHeaders) {
   StartServer();
   for (const char* path : {"/", "/plain", "/metrics", "/api/v1/runs", "/nothing", "/-/healthy"}) {
