@@ -1,5 +1,4 @@
 # LOSSGAUGE_FAST_COMPILE, for tests/run.sh. A source must compile by itself, too: without the option (an editor's build, run.sh --nightly) it does.
-# Device code: kernels/cuda/CMakeLists.txt.
 #
 # lossgauge_precompile(TARGET kind): TARGET takes the headers of others (never ours) from one precompiled header of its kind.
 #   server       standard library and Abseil
@@ -56,23 +55,12 @@ function(lossgauge_precompile target kind)
   endforeach()
 endfunction()
 
-# lossgauge_unite(TARGET [OWN name ...]): eight sources of TARGET at a time are compiled as one. OWN: names that several of them have in an unnamed namespace of
-# their own, which are made distinct, source by source; a name that a header has, too, cannot be among them.
+# lossgauge_unite(TARGET [source ...]): under sanitizers, eight sources of TARGET at a time are compiled as one; not those that are named, since they have names
+# of their own in common with others. What gcc warns of then is not the source's: the cpu preset, which compiles each by itself, has warnings as errors.
 function(lossgauge_unite target)
-  if(NOT LOSSGAUGE_FAST_COMPILE)
-    return()
+  if(LOSSGAUGE_FAST_COMPILE AND LOSSGAUGE_SANITIZE)
+    target_compile_options(${target} PRIVATE -Wno-error)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
-  cmake_parse_arguments(arg "" "" "OWN" ${ARGN})
-  if(LOSSGAUGE_SANITIZE)
-    target_compile_options(${target} PRIVATE -Wno-error)  # what gcc warns of between sanitizers and eight sources is not the source's; the cpu preset has -Werror
-  endif()
-  set(before)
-  if(arg_OWN)
-    set(before "#define LOSSGAUGE_JOIN(name, source) name##_##source\n#define LOSSGAUGE_OWN(name, source) LOSSGAUGE_JOIN(name, source)\n")
-    foreach(name ${arg_OWN})
-      string(APPEND before "#define ${name} LOSSGAUGE_OWN(${name}, LOSSGAUGE_SOURCE)\n")
-    endforeach()
-  endif()
-  set_target_properties(${target} PROPERTIES
-    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_UNIQUE_ID LOSSGAUGE_SOURCE UNITY_BUILD_CODE_BEFORE_INCLUDE "${before}")
 endfunction()

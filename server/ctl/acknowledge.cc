@@ -5,7 +5,7 @@
 namespace lossgauge::ctl {
 namespace {
 
-int RunAcknowledge(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   Connection connection(options, io);
   v1::AcknowledgeIncidentRequest request;
   request.set_id(options.operand(0));
@@ -39,7 +39,7 @@ Command AcknowledgeCommand() {
           .flags = {{"by", FlagKind::kText, "NAME", "who acknowledges (default: $USER)"},
                     {"comment", FlagKind::kText, "TEXT", "what is known or being done"}},
           .remote = true,
-          .run = RunAcknowledge};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

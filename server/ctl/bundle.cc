@@ -273,7 +273,7 @@ class Bundler {
   Trouble trouble_;
 };
 
-int RunBundle(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   const std::string path = options.Text("output");
   if (path.empty()) {
     io.err << "lossgaugectl bundle: -o FILE.tar is missing: where to write\n";
@@ -308,7 +308,7 @@ Command BundleCommand() {
                                   kNotJudgedAgain, ". With an incident: the steps from 2000 before it to 500 after it."),
           .flags = {{"output", FlagKind::kText, "FILE", "the archive; also -o FILE. Appears once it is whole"}},
           .remote = true,
-          .run = RunBundle};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

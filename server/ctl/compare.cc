@@ -51,7 +51,7 @@ void Print(const v1::Comparison& answer, Io& io) {
   }
 }
 
-int RunCompare(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   v1::CompareRunsRequest request;
   request.set_a(options.operand(0));
   request.set_b(options.operand(1));
@@ -85,7 +85,7 @@ Command CompareCommand() {
                     {"from", FlagKind::kInteger, "STEP", "from this step on"},
                     {"to", FlagKind::kInteger, "STEP", "up to this step, included"}},
           .remote = true,
-          .run = RunCompare};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

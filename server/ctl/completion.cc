@@ -5,7 +5,7 @@
 namespace lossgauge::ctl {
 namespace {
 
-int RunCompletion(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   if (options.operand(0) != "bash") {
     io.err << "lossgaugectl completion: only bash is known, not \"" << Printable(options.operand(0)) << "\"\n";
     return kWrongUse;
@@ -48,7 +48,7 @@ Command CompletionCommand() {
           .details = "In ~/.bashrc:  source <(lossgaugectl completion bash)",
           .flags = {},
           .remote = false,
-          .run = RunCompletion};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

@@ -230,7 +230,7 @@ void WriteJson(const std::string& path, const RingFile& file, const std::vector<
   json.CloseObject();
 }
 
-int RunDump(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   const std::string& path = options.operand(0);
   const auto file = LoadRingFile(path);
   if (!file.ok()) {
@@ -275,7 +275,7 @@ Command DumpCommand() {
                      "is what a killed producer leaves.",
           .flags = {{"tail", FlagKind::kInteger, "N", "only the newest N records, 0 = all (default 10)", 0, LG_MAX_SLOT_COUNT}},
           .remote = false,
-          .run = RunDump};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

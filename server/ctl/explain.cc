@@ -22,7 +22,7 @@ void Print(const v1::Explanation& story, Io& io) {
   if (!story.policy_version().empty()) io.out << "\nJudged by policy " << Printable(story.policy_version()) << ".\n";
 }
 
-int RunExplain(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   v1::ExplainRequest request;
   request.set_run(options.operand(0));
   if (options.operands().size() > 1) request.set_incident(options.operand(1));
@@ -49,7 +49,7 @@ Command ExplainCommand() {
                      "`incidents` gives the ids.",
           .flags = {},
           .remote = true,
-          .run = RunExplain};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

@@ -47,7 +47,7 @@ std::string PrintableLines(const std::string& text) {
   return result;
 }
 
-int RunExport(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   const std::string format = options.Text("format", options.Has("json") ? "jsonl" : "csv");
   const std::unique_ptr<StepExport> rows = MakeExport(format, options, io);
   if (rows == nullptr) {
@@ -113,7 +113,7 @@ Command ExportCommand() {
                     {"to", FlagKind::kInteger, "STEP", "up to this step, included"},
                     {"output", FlagKind::kText, "FILE", "write here instead of to standard output; also -o FILE. Appears once it is whole"}},
           .remote = true,
-          .run = RunExport};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

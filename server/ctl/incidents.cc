@@ -33,7 +33,7 @@ void Print(const v1::Incident& incident, Io& io) {
   if (!incident.acknowledged_comment().empty()) PrintFact(io, "comment", Printable(incident.acknowledged_comment()));
 }
 
-int RunIncidents(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   Connection connection(options, io);
   v1::ListIncidentsRequest request;
   request.set_run(options.operand(0));
@@ -63,7 +63,7 @@ Command IncidentsCommand() {
           .details = "",
           .flags = {{"open", FlagKind::kSwitch, "", "only those that are not resolved"}},
           .remote = true,
-          .run = RunIncidents};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

@@ -5,7 +5,7 @@
 namespace lossgauge::ctl {
 namespace {
 
-int RunMode(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   Connection connection(options, io);
   v1::SetModeRequest request;
   request.set_run(options.operand(0));
@@ -37,7 +37,7 @@ Command ModeCommand() {
                      "and over restarts of lossgauged.",
           .flags = {{"by", FlagKind::kText, "NAME", "who sets it (default: $USER)"}},
           .remote = true,
-          .run = RunMode};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

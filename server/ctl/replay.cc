@@ -93,7 +93,7 @@ absl::StatusOr<detect::PolicySet> PolicyOf(const std::vector<std::string>& paths
   return detect::ParsePolicy(text, absl::StrCat(of, ": policy.yaml"));
 }
 
-int RunReplay(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   std::optional<detect::PolicySet> given;
   if (options.Has("policy")) {
     auto loaded = detect::LoadPolicy(options.Text("policy"));
@@ -168,7 +168,7 @@ Command ReplayCommand() {
                     {"rate", FlagKind::kInteger, "N", "with --live: points a second (default 50)", 1,
                      static_cast<std::int64_t>(replay::kMostPointsPerSecond)}},
           .remote = false,
-          .run = RunReplay};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

@@ -6,7 +6,7 @@
 namespace lossgauge::ctl {
 namespace {
 
-int RunReport(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   v1::Action action = v1::ACTION_UNSPECIFIED;
   if (!v1::Action_Parse(absl::AsciiStrToUpper(options.operand(1)), &action) || action == v1::ACTION_UNSPECIFIED || action == v1::UNKNOWN) {
     io.err << "lossgaugectl report: no action \"" << Printable(options.operand(1)) << "\": CONTINUE, WATCH, RESTART or HALT\n";
@@ -48,7 +48,7 @@ Command ReportCommand() {
                     {"comment", FlagKind::kText, "TEXT", "why"},
                     {"attempt", FlagKind::kText, "NAME", "the attempt that was acted upon (default: the newest)"}},
           .remote = true,
-          .run = RunReport};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

@@ -14,7 +14,7 @@ Table::Cell AgeCell(const v1::Run& run) {
   return {Span(ToDuration(run.verdict().last_step_age()))};
 }
 
-int RunRuns(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   Connection connection(options, io);
   v1::ListRunsResponse answer;
   const auto context = connection.NewContext();
@@ -66,7 +66,7 @@ Command RunsCommand() {
           .details = "AGE is the age of the last step, LOSS is in nats per token, OPEN counts open incidents. A long name is cut in its middle; --json has it whole.",
           .flags = {{"past", FlagKind::kSwitch, "", "those, too, that are only in the history: steps, export, incidents, compare and explain know them"}},
           .remote = true,
-          .run = RunRuns};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

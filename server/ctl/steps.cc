@@ -65,7 +65,7 @@ void PrintTable(const v1::ListStepsResponse& answer, Io& io) {
   if (thinned) io.out << "A..B: means over steps that the history has thinned; TOKENS and BAD are their sums, --json has the ranges\n";
 }
 
-int RunSteps(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   if (options.Integer("first") > options.Integer("last") && options.Has("last")) {
     io.err << "lossgaugectl steps: --first=" << options.Text("first") << " lies after --last=" << options.Text("last") << "\n";
     return kWrongUse;
@@ -100,7 +100,7 @@ Command StepsCommand() {
                     {"tail", FlagKind::kInteger, "N", "only the newest N, at most 10000", 1, 10000},
                     {"ranks", FlagKind::kSwitch, "", "with --json: each rank's own values too"}},
           .remote = true,
-          .run = RunSteps};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

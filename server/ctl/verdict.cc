@@ -103,7 +103,7 @@ int WaitAndSay(Connection& connection, const WaitOptions& wait, const Options& o
   return codes.Of(result.outcome);
 }
 
-int RunVerdict(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   const auto wrong_use = [&io](const std::string& what) {
     io.err << "lossgaugectl verdict: " << Printable(what) << "\n";
     return kWrongUse;
@@ -135,7 +135,7 @@ Command VerdictCommand() {
                     {"patience", FlagKind::kDuration, "TIME", "how long lossgauged may be out of reach, or not know the run (default 1m)"},
                     {"exit-codes", FlagKind::kText, "LIST", "other exit codes, such as restart=93,halt=94; further names: continue, watch, unknown, ended, timeout, unreachable"}},
           .remote = true,
-          .run = RunVerdict};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

@@ -93,7 +93,7 @@ class Display {
   bool drawn_ = false;
 };
 
-int RunWatch(const Options& options, Io& io) {
+int Run(const Options& options, Io& io) {
   Connection connection(options, io);
   Watcher watcher(connection, options.operand(0));
   if (const grpc::Status status = watcher.LoadHistory(kSparkline); !status.ok()) return connection.Explain(status, io);
@@ -125,7 +125,7 @@ Command WatchCommand() {
                      "one object a line, {\"verdict\": ...} or {\"step\": ...}. Reconnects by itself; ends with Ctrl-C or --count.",
           .flags = {{"count", FlagKind::kInteger, "N", "end after N steps", 1}},
           .remote = true,
-          .run = RunWatch};
+          .run = Run};
 }
 
 }  // namespace lossgauge::ctl

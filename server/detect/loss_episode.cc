@@ -71,7 +71,7 @@ std::optional<LossEpisode::Shift> LossEpisode::OnStep(const StepSignals& signals
   const double close_after = spike_ ? policy.loss_close_steps : policy.loss_blip_close_steps;
   if (clean_ >= close_after) {
     if (!spike_) odd_at_ = {seen_, odd_at_[0], odd_at_[1]};
-    book.Resolve(kSpikeSlot, signals.moment, last_high_step_ - onset_step_ + 1);
+    book.Resolve(kSlot, signals.moment, last_high_step_ - onset_step_ + 1);
     CloseEpisode();
     return std::nullopt;
   }
@@ -80,7 +80,7 @@ std::optional<LossEpisode::Shift> LossEpisode::OnStep(const StepSignals& signals
   if (points_ >= policy.loss_unrecovered_steps && std::popcount(high_mask_ & 0xffffu) >= 12 && !diverging_) {
     if (shift < policy.loss_divergence_nats) {
       const Shift result{center(), center() + shift, onset_step_};
-      book.Resolve(kSpikeSlot, signals.moment);
+      book.Resolve(kSlot, signals.moment);
       baseline_.Reseat(result.to_nats);
       CloseEpisode();
       return result;

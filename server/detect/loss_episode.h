@@ -56,7 +56,7 @@ class LossEpisode {
   void Restore(StateReader& in);
 
  private:
-  static constexpr IncidentBook::Slot kSpikeSlot{state::Condition::kLossSpike};
+  static constexpr IncidentBook::Slot kSlot{state::Condition::kLossSpike};
   void Begin(const StepSignals& signals, double residual, double limit);
   void Update(const StepSignals& signals, double residual, double limit, const Policy& policy);
   void TakeCause(const SpikeCause& cause, const StepSignals& signals);

@@ -42,7 +42,7 @@ void LossEpisode::ReportTo(IncidentBook& book, const StepSignals& signals, doubl
   }
   // Places and causes are those of the peak, not of the newest step.
   if (signals.moment.step != peak_step_) {
-    if (const state::Incident* open = book.FindOpen(kSpikeSlot); open != nullptr) {
+    if (const state::Incident* open = book.FindOpen(kSlot); open != nullptr) {
       finding.evidence = open->evidence;
     }
   }
@@ -57,7 +57,7 @@ void LossEpisode::ReportTo(IncidentBook& book, const StepSignals& signals, doubl
     if (item.name == "area") item.value = area_nats_;
     if (item.name == "loss_now") item.value = now;
   }
-  book.Report(kSpikeSlot, std::move(finding), signals.moment);
+  book.Report(kSlot, std::move(finding), signals.moment);
 }
 
 void LossEpisode::Save(StateWriter& out) const {
