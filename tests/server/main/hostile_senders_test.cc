@@ -4,216 +4,30 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
+#include <cstdint>
 #include <functional>
-#include <thread>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "lossgauge/v1/ingest.grpc.pb.h"
-#include "lossgauge/v1/lossgauge.grpc.pb.h"
-#include "proto/lossgauge/ring/fixed128.h"
 #include "server/ingest/forward_items.h"
-#include "tests/scratch_directory.h"
-#include "tests/server/fake_producer.h"
-#include "tests/server/main/daemon_process.h"
-#include "tests/server/main/page_value.h"
+#include "tests/server/main/honest_run_fixture.h"
+#include "tests/server/main/hostile_sender.h"
 #include "tests/server/transport/token_file.h"
 
 namespace lossgauge {
 namespace {
 
-using testing::DaemonProcess;
-using testing::FakeProducer;
+using testing::AddStep;
+using testing::BesideAnHonestRun;
+using testing::Hostile;
+using testing::Producer;
 using testing::kToken;
 using ::testing::HasSubstr;
 
-state::ProducerInfo Producer(std::uint64_t segment, const std::string& run, std::uint32_t rank, std::uint32_t world, const std::string& attempt = "1") {
-  state::ProducerInfo info;
-  info.segment.words[0] = segment;
-  info.segment.words[1] = 1;
-  info.run = run;
-  info.attempt = attempt;
-  info.attempt_start_ns = 1;
-  info.layout.world_size = world;
-  info.layout.rank = rank;
-  info.layout.dp = {world, rank};
-  info.layout.tp = info.layout.pp = info.layout.cp = info.layout.ep = {1, 0};
-  info.layout.has_loss = 1;
-  return info;
-}
-
-void AddStep(std::uint32_t number, std::uint64_t publication, std::int64_t step, v1::Batch* batch) {
-  state::RankSample sample;
-  sample.publication = publication;
-  sample.receive_time_ns = 1;
-  sample.record.present = LG_HAS_LOSS;
-  sample.record.step = step;
-  sample.record.tokens = sample.record.unmasked_tokens = sample.record.finite_tokens = 10;
-  sample.record.nll_sum = lg_fixed128_from_double(25);
-  sample.record.total_steps = publication;
-  ingest::AppendSample(sample, number, batch);
-}
-
-// A stream of his own, on a connection of his own.
-class Hostile {
- public:
-  Hostile(const std::string& address, const std::string& node, const std::function<void(v1::Hello*)>& change = {}, const std::string& token = kToken) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    stub_ = v1::Ingest::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(200));
-    context_.AddMetadata("authorization", "Bearer " + token);
-    stream_ = stub_->Forward(&context_);
-    v1::ForwardRequest request;
-    v1::Hello* hello = request.mutable_hello();
-    hello->set_protocol(ingest::kForwardProtocol);
-    hello->set_ring_abi_major(LG_RING_ABI_MAJOR);
-    hello->set_ring_abi_minor(LG_RING_ABI_MINOR);
-    hello->set_step_words(ingest::kStepWords);
-    std::string sender = node;
-    sender.resize(16, '-');
-    hello->set_sender(sender);
-    hello->set_node(node);
-    if (change) change(hello);
-    welcomed_ = stream_->Write(request) && stream_->Read(&response_) && response_.has_welcome();
-  }
-  ~Hostile() {
-    if (stream_ != nullptr) (void)Finish();
-  }
-  bool welcomed() const { return welcomed_; }
-  bool Send(v1::Batch batch, bool numbered = true) {
-    v1::ForwardRequest request;
-    *request.mutable_batch() = std::move(batch);
-    request.mutable_batch()->set_sent_ns(2);
-    if (numbered) request.mutable_batch()->set_sequence(++sequence_);
-    return stream_->Write(request);
-  }
-  // Waits until all that was sent is acknowledged; false if the stream ends instead.
-  bool Settled() {
-    while (acknowledged_ < sequence_) {
-      if (!stream_->Read(&response_)) return false;
-      acknowledged_ = response_.acknowledgement().sequence();
-    }
-    return true;
-  }
-  // Why the daemon ended the stream.
-  grpc::Status Ending() {
-    while (stream_->Read(&response_)) {
-    }
-    return std::exchange(stream_, nullptr)->Finish();
-  }
-  grpc::Status Finish() {
-    context_.TryCancel();
-    return Ending();
-  }
-
- private:
-  grpc::ClientContext context_;
-  std::unique_ptr<v1::Ingest::Stub> stub_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::ForwardRequest, v1::ForwardResponse>> stream_;
-  v1::ForwardResponse response_;
-  bool welcomed_ = false;
-  std::uint64_t sequence_ = 0;
-  std::uint64_t acknowledged_ = 0;
-};
-
-class HostileSendersTest : public ::testing::Test {
- protected:
-  void Start(std::vector<std::string> flags = {}) {
-    std::filesystem::create_directory(directory_ / "rings");
-    testing::WriteTokenFile(directory_ / "tokens");
-    flags.insert(flags.begin(), {"daemon", "--state_dir=" + (directory_ / "daemon"), "--http_listen=127.0.0.1:0", "--grpc_listen=127.0.0.1:0",
-                                 "--token_file=" + (directory_ / "tokens")});
-    daemon_ = std::make_unique<DaemonProcess>(flags, directory_ / "daemon.log");
-    address_ = daemon_->Address("gRPC");
-    const std::string http = daemon_->Address("HTTP");
-    ASSERT_FALSE(http.empty()) << daemon_->Log();
-    http_port_ = testing::PortOf(http);
-    testing::FakeProducerOptions options;
-    options.directory = directory_ / "rings";
-    options.run = "honest";
-    options.segment_id[0] = 77;
-    options.segment_id[1] = 1;
-    producer_ = std::make_unique<FakeProducer>(options);
-    sidecar_ = std::make_unique<DaemonProcess>(
-        std::vector<std::string>{"sidecar", "--ring_dir=" + (directory_ / "rings"), "--state_dir=" + (directory_ / "sidecar"), "--http_listen=none",
-                                 "--grpc_listen=none", "--forward_to=" + address_, "--forward_token_file=" + (directory_ / "tokens")},
-        directory_ / "sidecar.log");
-    job_ = std::thread([this] {
-      for (std::int64_t step = 0; !stop_; ++step) {
-        producer_->PublishStep(step);
-        producer_->Beat();
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      }
-    });
-    lossgauge_ = v1::LossGauge::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
-    ASSERT_TRUE(Eventually([&] { return StepShown() > 5; })) << daemon_->Log() << sidecar_->Log();
-    memory_ = Memory();
-  }
-  void TearDown() override {
-    stop_ = true;
-    if (job_.joinable()) job_.join();
-  }
-  static bool Eventually(const std::function<bool()>& is_so) {
-    for (int tries = 0; tries < 600; ++tries) {
-      if (is_so()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    return false;
-  }
-  std::int64_t StepShown() {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    v1::GetRunRequest request;
-    request.set_run("honest");
-    v1::Run run;
-    return lossgauge_->GetRun(&context, request, &run).ok() ? run.last_step().step() : -1;
-  }
-  bool VerdictIsAnswered() {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    v1::GetVerdictRequest request;
-    request.set_run("honest");
-    v1::Verdict verdict;
-    return lossgauge_->GetVerdict(&context, request, &verdict).ok() && !verdict.reason().empty();
-  }
-  double Metric(const std::string& series) { return testing::PageValue(http_port_, series); }
-  double Refused(const std::string& cause) { return Metric("lossgauge_ingest_refused_total{cause=\"" + cause + "\"}"); }
-  // Of the daemon, in MiB.
-  double Memory() {
-    std::ifstream status("/proc/" + std::to_string(daemon_->pid()) + "/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("VmRSS:")) return std::stod(line.substr(6)) / 1024;
-    }
-    return -1;
-  }
-  void ExpectTheHonestRunUnharmed(double memory_growth_mib = 64) {
-    EXPECT_TRUE(Eventually([&] { return VerdictIsAnswered(); })) << daemon_->Log();
-    EXPECT_LT(Memory(), memory_ + memory_growth_mib);
-    stop_ = true;
-    job_.join();
-    const auto published = static_cast<std::int64_t>(producer_->published());
-    EXPECT_TRUE(Eventually([&] { return StepShown() == published - 1; })) << StepShown() << " of " << published << "\n" << daemon_->Log();
-    EXPECT_EQ(Metric("lossgauge_steps_total{run=\"honest\",rank=\"0\"}"), static_cast<double>(published));
-    EXPECT_EQ(Metric("lossgauge_finite_tokens_total{run=\"honest\",rank=\"0\"}"), static_cast<double>(100 * published));
-    for (const char* reason : {"overrun", "torn", "checksum", "invalid", "spool"}) {
-      EXPECT_EQ(Metric(std::string("lossgauge_records_lost_total{run=\"honest\",rank=\"0\",reason=\"") + reason + "\"}"), 0) << reason;
-    }
-  }
-
-  ScratchDirectory directory_;
-  std::unique_ptr<DaemonProcess> daemon_, sidecar_;
-  std::string address_;
-  int http_port_ = 0;
-  std::unique_ptr<FakeProducer> producer_;
-  std::unique_ptr<v1::LossGauge::Stub> lossgauge_;
-  std::atomic<bool> stop_{false};
-  std::thread job_;
-  double memory_ = 0;
-};
+using HostileSendersTest = BesideAnHonestRun;
 
 TEST_F(HostileSendersTest, OneThatNeverReadsAcknowledgements) {
   Start();
