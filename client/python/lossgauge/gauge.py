@@ -8,13 +8,14 @@ import sys
 import weakref
 
 from . import abi, errors, library
-from .arguments import count, encoded, expect, host_number, integer, number, refuse, words_of
+from .arguments import encoded, host_number, integer, refuse, words_of
 from .denominator import Denominator
-from .layout import distributed_defaults
+from .gauge_options import gauge_options
+from .gauge_state import GaugeState
+from .observation import observation
+from .phases import Phase
 from .verdict import VerdictPoll
 
-
-_APART = (abi.PHASES["evaluation"], abi.PHASES["warm_up"])
 _numbers = itertools.count(1)
 _by_graph_name = weakref.WeakValueDictionary()
 
@@ -36,23 +37,6 @@ def _outside_graphs(method):
         return outside_graphs(method, self, *arguments, **options)
 
     return call
-
-
-class GaugeState:
-    """What the library says of a gauge: telemetry_on, code and message (why it is off), steps_path, next_step, published, dropped_calls, ring_bytes."""
-
-    def __init__(self, raw):
-        self.telemetry_on = bool(raw.telemetry_on)
-        self.code = raw.code
-        self.message = raw.message.decode("utf-8", "replace")
-        self.steps_path = raw.steps_path.decode("utf-8", "replace")
-        self.next_step = raw.next_step
-        self.published = raw.published
-        self.dropped_calls = raw.dropped_calls
-        self.ring_bytes = raw.ring_bytes
-
-    def __repr__(self):
-        return "GaugeState({})".format(", ".join("{}={!r}".format(*item) for item in vars(self).items()))
 
 
 class Gauge:
@@ -86,49 +70,16 @@ class Gauge:
     def __init__(self, run=None, *, attempt=None, rank=None, world_size=None, dp=None, tp=(1, 0), pp=(1, 0), cp=(1, 0), ep=(1, 0), has_loss=True,
                  gradient_reduction="unknown", vocab_size=0, shard_offset=0, shard_columns=0, label_smoothing=0.0, z_loss=0.0, ring_dir=None,
                  group=None, byte_table=None, blocks=None, first_step=0, sidecar=None):
-        if not isinstance(gradient_reduction, str) or gradient_reduction not in abi.GRADIENT_REDUCTIONS:
-            refuse("gradient_reduction", "'mean', 'sum' or 'unknown'", repr(gradient_reduction))
-        options = library.new("gauge_options")
-        shared = distributed_defaults(rank, world_size, attempt)
-        options.run, options.attempt = encoded("run", run), encoded("attempt", shared.attempt)
+        options, kept = gauge_options(
+            run, attempt=attempt, rank=rank, world_size=world_size, dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, has_loss=has_loss, gradient_reduction=gradient_reduction,
+            vocab_size=vocab_size, shard_offset=shard_offset, shard_columns=shard_columns, label_smoothing=label_smoothing, z_loss=z_loss, ring_dir=ring_dir,
+            group=group, byte_table=byte_table, blocks=blocks, first_step=first_step)
         # Whatever may refuse an argument stands before the library opens a gauge: nobody would close that.
         self._verdict = VerdictPoll(run or os.environ.get("LOSSGAUGE_RUN"), sidecar)
-        options.attempt_start_wall_ns = shared.start_wall_ns
-        if shared.rank is not None:
-            options.rank = integer("rank", shared.rank, 32)
-        if shared.world_size is not None:
-            options.world_size = integer("world_size", shared.world_size, 32)
-        for name, axis in (("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp), ("ep", ep)):
-            if axis is None:
-                continue
-            try:
-                size, index = axis
-            except (TypeError, ValueError):
-                refuse(name, "(size, index)", repr(axis))
-            setattr(options, name, abi.Axis(integer(name, size, 32), integer(name, index, 32)))
-        options.has_loss = bool(has_loss)
-        options.gradient_reduction = abi.GRADIENT_REDUCTIONS[gradient_reduction]
-        options.vocab_size = integer("vocab_size", vocab_size)
-        options.shard_offset, options.shard_columns = integer("shard_offset", shard_offset), integer("shard_columns", shard_columns)
-        options.label_smoothing, options.z_loss_weight = number("label_smoothing", label_smoothing), number("z_loss", z_loss)
-        options.ring_dir, options.group = encoded("ring_dir", ring_dir), encoded("group", group)
-        if byte_table is not None:
-            expect(not isinstance(byte_table, (str, int)), "byte_table", "bytes", type(byte_table).__name__)
-            try:
-                table = bytes(byte_table)
-            except (TypeError, ValueError):  # not numbers, or not of 0 to 255
-                refuse("byte_table", "bytes, or numbers from 0 to 255", type(byte_table).__name__)
-            expect(len(table) == vocab_size, "byte_table", "vocab_size = {} entries".format(vocab_size), len(table))
-            kept_table = ctypes.create_string_buffer(table, max(1, len(table)))
-            options.token_bytes = ctypes.cast(kept_table, ctypes.c_void_p)
-        if blocks is not None:
-            expect(isinstance(blocks, (list, tuple)) and all(isinstance(name, str) for name in blocks), "blocks", "a list of names", repr(blocks))
-            names = (ctypes.c_char_p * len(blocks))(*[encoded("blocks", name) for name in blocks])
-            options.block_names, options.block_count = names, len(blocks)
-        options.first_step = integer("first_step", first_step)
 
         handle = ctypes.c_void_p()
         code = library.load().lg_gauge_open(ctypes.byref(options), ctypes.byref(handle))
+        del kept  # read by now
         if not handle.value:
             raise errors.from_code(code, library.last_error())
         self._handle = handle
@@ -185,22 +136,9 @@ class Gauge:
         refused: a count out of range becomes the nearest in it, a sum below 0 counts like one that is not finite. positions, nonfinite_rows: numbers.
         """
         self._check_open()
-        seen = library.new("observation")
-        seen.block = -1 if block is None else integer("block", block, 32)
-        kept = [_read_on_device(name, value, dtype) for name, value, dtype in (
-            ("loss_sum", loss_sum, "float64"), ("tokens", tokens, "int64"), ("denominator", denominator, "float64"))]
-        of_loss, of_tokens, of_denominator = kept
-        if of_loss is None:
-            seen.nll_sum = host_number("loss_sum", loss_sum)
-        if of_tokens is None:
-            seen.unmasked_tokens = count("tokens", tokens)
-        if of_denominator is None:
-            seen.denominator = host_number("denominator", denominator)
-        seen.nll_sum_pointer, seen.unmasked_tokens_pointer, seen.denominator_pointer = (None if value is None else value.data_ptr() for value in kept)
-        seen.tokens = seen.unmasked_tokens if positions is None else count("positions", positions)
-        seen.nonfinite_rows = integer("nonfinite_rows", nonfinite_rows)
+        seen, kept = observation(loss_sum, tokens, positions, nonfinite_rows, denominator, block)
         if self._device is None:
-            self._device = next((value.device for value in kept if value is not None), None)
+            self._device = next((value.device for value in kept), None)
         seen.stream = self._stream()
         library.call("gauge_observe", self._handle, ctypes.byref(seen))
         if grad_norm is not None:
@@ -253,7 +191,7 @@ class Gauge:
         "data_loading" and "other" say why no step comes. The same phase inside of itself changes nothing."""
         if not isinstance(name, str) or name not in abi.PHASES or name == "train":
             refuse("phase", "one of " + ", ".join(sorted(set(abi.PHASES) - {"train"})), repr(name))
-        return _Phase(self, abi.PHASES[name])
+        return Phase(self, abi.PHASES[name])
 
     @_outside_graphs
     def checkpoint_saved(self, step, path=""):
@@ -385,38 +323,6 @@ class Gauge:
             library.call("gauge_set_scalar_pointer", self._handle, which, value.data_ptr(), dtype)
         else:
             library.call("gauge_set_scalar", self._handle, which, host_number(name, value))
-
-
-class _Phase:
-    def __init__(self, gauge, phase):
-        self._gauge, self._phase = gauge, phase
-
-    def __enter__(self):
-        self._gauge._check_open()
-        depth = self._gauge._open_phases
-        if depth[self._phase] == 0:
-            library.call("gauge_phase_begin", self._gauge._handle, self._phase)
-        depth[self._phase] += 1
-        self._gauge._apart += self._phase in _APART
-        return self
-
-    def __exit__(self, kind, value, traceback):
-        depth = self._gauge._open_phases
-        depth[self._phase] -= 1
-        self._gauge._apart -= self._phase in _APART
-        if depth[self._phase] == 0 and not self._gauge.closed:
-            library.call("gauge_phase_end", self._gauge._handle, self._phase)
-
-
-def _read_on_device(name, value, dtype):
-    """A one-element tensor of a device in the type that is read there; None for what the host reads."""
-    if not getattr(value, "is_cuda", False):
-        return None
-    if value.numel() != 1:
-        refuse(name, "a number or one element", "{} elements".format(value.numel()))
-    import torch
-
-    return value.detach().to(getattr(torch, dtype)).reshape(())
 
 
 def _is_zero(value):
