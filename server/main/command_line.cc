@@ -121,12 +121,12 @@ class Reader {
   }
 
   absl::Status ReadFile(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
     std::string text(kMostBytes + 1, '\0');
     errno = 0;
-    file.read(text.data(), kMostBytes + 1);
+    std::ifstream file(path, std::ios::binary);
+    if (file.is_open()) file.read(text.data(), kMostBytes + 1);
     if (!file.is_open() || file.bad())
-      return absl::InvalidArgumentError(absl::StrCat("--flagfile: cannot read ", path, ": ", std::strerror(errno)));
+      return absl::InvalidArgumentError(absl::StrCat("--flagfile: cannot read ", path, ": ", errno != 0 ? std::strerror(errno) : "it is no file to read"));
     if (file.gcount() > kMostBytes)
       return absl::InvalidArgumentError(absl::StrCat("--flagfile: ", path, " is longer than 1 MiB"));
     if (++depth_ > kMostDeep)

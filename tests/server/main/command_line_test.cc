@@ -85,7 +85,7 @@ TEST_F(CommandLineTest, WhatIsWrongIsNamedAndEndsWithTwo) {
       {{"sidecar", "--max_runs=1e3"}, "--max_runs takes a whole number, not \"1e3\""},
       {{"sidecar", "--reclaim=perhaps"}, "--reclaim takes true or false, not \"perhaps\""},
       {{"sidecar", "--policy"}, "--policy needs a value"},
-      {{"sidecar", "--flagfile=/no/such/file"}, "/no/such/file: No such file"},
+      {{"sidecar", "--flagfile=/no/such/file"}, "cannot read /no/such/file: No such file"},
       {{"sidecar", "--flagfile=/"}, "cannot read /: Is a directory"},
   };
   for (const auto& c : cases) {
