@@ -146,7 +146,7 @@ def faults(machine, stack, ranks, *flags):
         return run, job, pipeline_faults.losses(job.stdout)
 
     for fault in pipeline_faults.SEEN_BY_SUMS:
-        run, job, seen = spoil(fault.name, 0 if fault.from_first_step else FAULT_STEP)
+        run, job, seen = spoil(fault.name, fault.begins(FAULT_STEP))
         if job.returncode != 0:
             machine.expect(run, [f"exit status {job.returncode}"])
             continue

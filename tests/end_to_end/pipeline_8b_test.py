@@ -56,11 +56,10 @@ class Pipeline8bTest(unittest.TestCase):
 
     def expect_named(self, name, ranks=4):
         fault = next(f for f in pipeline_faults.SEEN_BY_SUMS if f.name == name)
-        step = 0 if fault.from_first_step else FAULT_STEP
-        run, job = self.run_fault(name, ranks, step)
+        run, job = self.run_fault(name, ranks, fault.begins(FAULT_STEP))
         self.assertEqual(job.returncode, 0, job.stderr)
         pipeline_faults.wait_for_end(self.stack, run)
-        self.assertEqual(pipeline_faults.wrong_by_sums(self.stack, run, fault, self.losses, ranks, step, FAULT_RANK), [])
+        self.assertEqual(pipeline_faults.wrong_by_sums(self.stack, run, fault, self.losses, ranks, FAULT_STEP, FAULT_RANK), [])
 
     def test_a_rank_whose_part_is_missing(self):
         self.expect_named("missing_rank")

@@ -14,6 +14,10 @@ class Fault(typing.NamedTuple):
     named_among: int
     from_first_step: bool = False
 
+    def begins(self, step):
+        """The first faulty step, where faults that can wait begin at `step`."""
+        return 0 if self.from_first_step else step
+
 
 SEEN_BY_SUMS = (
     Fault("missing_rank", "exchange", True, 2),
@@ -44,8 +48,7 @@ def integrity(stack, run):
 def wrong_by_sums(stack, run, fault, seen, ranks, step, rank):
     """What is wrong, as sentences, about an ended run with a fault of SEEN_BY_SUMS on `rank` from `step` on whose losses were `seen`; none: as it should be."""
     wrong = []
-    if fault.from_first_step:
-        step = 0
+    step = fault.begins(step)
     incidents = [i for i in integrity(stack, run) if i["kind"] == fault.kind]
     if len(incidents) != 1:
         return [f"{len(incidents)} incidents integrity/{fault.kind} instead of one: {stack.incidents(run)}"]
