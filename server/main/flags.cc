@@ -258,7 +258,8 @@ Flags ParseFlags(int argc, char** argv) {
   flags.max_runs = static_cast<std::size_t>(NumberFlag("max_runs", absl::GetFlag(FLAGS_max_runs), 1, 4096));
   flags.max_runs_per_sender = static_cast<std::size_t>(NumberFlag("max_runs_per_sender", absl::GetFlag(FLAGS_max_runs_per_sender), 0, 4096));
   flags.max_runs_per_client = static_cast<std::size_t>(NumberFlag("max_runs_per_client", absl::GetFlag(FLAGS_max_runs_per_client), 0, 4096));
-  if (flags.max_runs_per_client == 0) flags.max_runs_per_client = std::max<std::size_t>(flags.max_runs * 3 / 4, 1);
+  if (flags.max_runs_per_client == 0) flags.max_runs_per_client = flags.max_runs * 3 / 4;
+  if (flags.max_runs_per_client >= flags.max_runs) flags.max_runs_per_client = 0;  // none of its own: what --max_runs refuses is counted as that
   flags.max_ranks = static_cast<std::size_t>(NumberFlag("max_ranks", absl::GetFlag(FLAGS_max_ranks), 0, 65'536));
   if (flags.max_ranks == 0) flags.max_ranks = is_daemon ? 32'768 : 1024;
   flags.max_rank_series = static_cast<std::size_t>(NumberFlag("max_rank_series", absl::GetFlag(FLAGS_max_rank_series), 0, 16'384));
