@@ -61,7 +61,7 @@ struct TableReduction {
 
   __device__ __forceinline__ TableReduction(const MappedLogits<T, LogitMap::kCap>& m, const CapTable& t) : map(m), table(t) {}
   __device__ __forceinline__ void See(const uint4& x, const uint4& small) {
-    packed_max = E::MaxOrNan2(packed_max, E::MaxOrNan2(E::MaxOrNan2(x.x, x.y), E::MaxOrNan2(x.z, x.w)));
+    packed_max = E::MaxOrNan2(packed_max, VectorMaxOrNan<T>(x));
     if constexpr (kSignals) packed_min = VectorMin<T>(small, packed_min);
   }
   template <bool kZ>

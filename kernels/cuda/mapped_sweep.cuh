@@ -13,6 +13,12 @@ __device__ __forceinline__ bool HasNan(uint32_t packed) {
   return a != a || b != b;
 }
 
+template <class T>
+__device__ __forceinline__ uint32_t VectorMaxOrNan(const uint4& q) {
+  using E = Element<T>;
+  return E::MaxOrNan2(E::MaxOrNan2(q.x, q.y), E::MaxOrNan2(q.z, q.w));
+}
+
 // Equal terms round the same way each time: one fp32 sum over a row would be off by more than 1e-6 of a loss. So those of a vector go into a double.
 struct FlushedSum {
   double all = 0.;
@@ -67,7 +73,7 @@ struct MappedReduction {
   }
   __device__ __forceinline__ void TakeKept(const uint4& q, const uint4& keep, bool smoothing) {
     const uint4 x = map.Turned(q), some = MaskToMinusInfinity<T>(x, keep);
-    const uint32_t m = E::MaxOrNan2(E::MaxOrNan2(some.x, some.y), E::MaxOrNan2(some.z, some.w));
+    const uint32_t m = VectorMaxOrNan<T>(some);
     packed_max = E::MaxOrNan2(packed_max, m);
     if constexpr (kSignals) packed_min = VectorMin<T>(And(x, keep), packed_min);
     Raise(WordMax<T>(m));

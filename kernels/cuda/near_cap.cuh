@@ -95,12 +95,6 @@ struct CapMap : MappedLogits<T, LogitMap::kCap> {
   __device__ __forceinline__ CapMap(double scale, double cap) : Far(scale, cap), near(fabs(scale), cap) {}
 };
 
-template <class T>
-__device__ __forceinline__ uint32_t VectorMaxOrNan(const uint4& q) {
-  using E = Element<T>;
-  return E::MaxOrNan2(E::MaxOrNan2(q.x, q.y), E::MaxOrNan2(q.z, q.w));
-}
-
 // First sweep. Far: what takes the vectors that are not near, a reduction with the face of MappedReduction.
 template <class T, bool kSignals, class Far>
 struct NearReduction {

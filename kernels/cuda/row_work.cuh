@@ -23,7 +23,7 @@ struct RowsConfig {
   static constexpr bool TABLE = MAP == LogitMap::kTable, NEAR = MAP == LogitMap::kCap;
   using Map = std::conditional_t<NEAR, CapMap<T>, MappedLogits<T, !MAPPED ? LogitMap::kScale : TABLE ? LogitMap::kCap : MAP>>;
   static constexpr int GROUP_THREADS = WARPS * 32, THREADS = GROUP_THREADS * GROUPS;
-  static constexpr int IN_FLIGHT = 1;  // vectors of a row read twice that a thread has on their way at once
+  static constexpr int IN_FLIGHT = NEAR ? 2 : 1;  // vectors of a row read twice that a thread has on their way at once
 };
 
 // A launch's map. Where most logits are near, it is made once a CTA, in shared memory: few threads need its doubles at a time, and they would take the registers of all.

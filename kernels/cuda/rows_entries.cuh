@@ -20,17 +20,11 @@ template <class T, bool kSignals>
 struct RowsShape<T, 3, kSignals> : RowsConfig<T, 4, 8, 2, kSignals, LogitMap::kNone> {};
 template <class T, bool kSignals>
 struct RowsShape<T, 4, kSignals> : RowsConfig<T, 8, 8, 1, kSignals, LogitMap::kNone> {};
-template <LogitMap kMap>
-constexpr int kMappedInFlight = kMap == LogitMap::kCap ? 2 : 1;
 // Two reads: arithmetic takes longer. Rows of up to kFewMappedColumns share a CTA.
 template <class T, LogitMap kMap, bool kSignals>
-struct LongMappedRows : RowsConfig<T, 8, 0, 1, kSignals, kMap> {
-  static constexpr int IN_FLIGHT = kMappedInFlight<kMap>;
-};
+struct LongMappedRows : RowsConfig<T, 8, 0, 1, kSignals, kMap> {};
 template <class T, LogitMap kMap, bool kSignals>
-struct ShortMappedRows : RowsConfig<T, 2, 0, 4, kSignals, kMap> {
-  static constexpr int IN_FLIGHT = kMappedInFlight<kMap>;
-};
+struct ShortMappedRows : RowsConfig<T, 2, 0, 4, kSignals, kMap> {};
 
 template <class C>
 KernelEntry MakeRowsEntry() {

@@ -33,7 +33,7 @@ template <class T>
 struct FinishShape<T, 2, true> : PlainShard<T, 8, 1, true, 3> {};
 template <class T, LogitMap kMap, bool kSignals>
 struct MappedShard : RowsConfig<T, 8, 0, 1, kSignals, kMap> {
-  static constexpr int CTAS = 2, IN_FLIGHT = kMap == LogitMap::kCap ? 2 : 1;
+  static constexpr int CTAS = 2;
 };
 
 template <class C>
